@@ -116,7 +116,7 @@ BEYOND_SEAMS = {
             "runs.exporters.select"
         ),
         "what is fetched, submitted and examined": (
-            "engines.serving.command models.fetch models.untrained processes.placement text.chat"
+            "engines.serving.command models.fetch models.untrained processes.placement processes.program text.chat"
         ),
         "which signals end a command": "loop.interrupt",
     },

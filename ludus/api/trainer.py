@@ -104,6 +104,7 @@ class Trainer:
                     "eval_workflow cannot act: no evaluation is asked for; set eval.before, eval.after or "
                     "eval.every_steps"
                 )
+        resume = resume and RunStore.has_begun(self.config.folder)
         self._check_run(resume, sources)
         plan = self._plan(sources, evaluation, accept)
         with Interrupts() as interrupts:

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import os
-import sys
 from collections.abc import Sequence
 
 from ludus.cluster.slurm import JOB_VARIABLE, SlurmJob, submit
 from ludus.compat.config import Config
 from ludus.config import check_training
 from ludus.processes.placement import SlurmScheduler
+from ludus.processes.program import PROGRAM
 from ludus.runs.store import RunStore
 
 
@@ -31,5 +31,5 @@ def submit_training(config: Config, arguments: Sequence[str], *, resume: bool) -
         (scheduler.trainer, config.trainer.ranks - 1),
         (scheduler.rollout, config.rollout.num_workers),
     ]
-    command = [sys.executable, "-m", "ludus", "train", *arguments]
+    command = [*PROGRAM, "train", *arguments]
     return submit(SlurmJob(config.name, config.folder, command, roles, scheduler))

@@ -7,13 +7,13 @@ its log in the run's folder.
 
 from __future__ import annotations
 
-import sys
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 from ludus.processes.placement import RoleSettings
+from ludus.processes.program import PROGRAM
 
 KEY_VARIABLE = "LUDUS_HEAD_KEY"
 ATTEMPT_VARIABLE = "LUDUS_ROLE_ATTEMPT"
@@ -41,8 +41,9 @@ class Role:
 
 
 def role_command(name: str, head_url: str) -> tuple[str, ...]:
-    """The command of every role: it learns the rest from the head."""
-    return (sys.executable, "-m", "ludus", "role", name, "--head", head_url)
+    """The command of every role: it learns the rest from the head. Nothing is imported from where it is started but
+    what the run names."""
+    return (*PROGRAM, "role", name, "--head", head_url)
 
 
 class RoleProcess(ABC):

@@ -9,6 +9,9 @@ import fcntl
 import os
 from pathlib import Path
 
+OWNER_ALONE = 0o700
+"""The mode of folders with what others must not read."""
+
 
 def user_cache() -> Path:
     """Our folder in the user's cache; it may not exist yet."""

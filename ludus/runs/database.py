@@ -1,7 +1,8 @@
 """A file of SQLite, for several threads of one process.
 
 Knows: SQLite.  Knows not: what is in it, which process may write it.
-Invariant: what a transaction has written survives `kill -9` and a power cut, all of it or nothing.
+Invariants: what a transaction has written survives `kill -9` and a power cut, all of it or nothing; a file that is made
+here can be read by its user alone.
 """
 
 from __future__ import annotations
@@ -22,6 +23,8 @@ class Database:
         self._lock = threading.RLock()
         # On a read-only disk it can still be read; SQLite must then not look for its journal.
         options = "" if os.access(path.parent, os.W_OK) else "?mode=ro&immutable=1"
+        if not (options or path.exists()):  # for the user alone, and so are the files that SQLite makes beside it
+            os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600))
         uri = path.absolute().as_uri() + options
         self._db = sqlite3.connect(uri, uri=True, isolation_level=None, check_same_thread=False, timeout=30.0)
         if not options:

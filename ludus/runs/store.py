@@ -26,7 +26,7 @@ from pathlib import Path
 from typing import Any
 
 from ludus.errors import UserError
-from ludus.processes.files import hold, write_whole
+from ludus.processes.files import OWNER_ALONE, hold, write_whole
 from ludus.runs.codec import FORMAT, decode_episode, encode_episode
 from ludus.runs.database import Database
 from ludus.runs.exporters.base import Exporter, FinishedEpisode, NoExporter
@@ -90,7 +90,9 @@ class RunStore(AbstractContextManager["RunStore"]):
         cls.check_free(root, name)
         folder = Path(root) / name
         with _explained(folder, "create the run folder"):
-            (folder / "checkpoints").mkdir(parents=True, exist_ok=True)
+            folder.mkdir(parents=True, exist_ok=True)
+            folder.chmod(OWNER_ALONE)  # it holds conversations, and keys of those who take part
+            (folder / "checkpoints").mkdir(exist_ok=True)
             (folder / "config.yaml").write_text(config_text, encoding="utf-8")
         store = cls(folder)
         store._become_writer()
@@ -144,6 +146,11 @@ class RunStore(AbstractContextManager["RunStore"]):
                 f"a run named {name!r} was already {state} in {str(folder)!r}; "
                 "continue it with --resume, or choose another name (name=...)"
             )
+
+    @staticmethod
+    def has_begun(folder: Path) -> bool:
+        """Whether there is something to go on from, or was: a start that failed leaves logs of its processes alone."""
+        return (folder / "run.db").exists() or any((folder / "checkpoints").glob("*")) or not folder.is_dir()
 
     def __repr__(self) -> str:
         return f"RunStore({str(self.folder)!r}, episodes={self.num_episodes})"

@@ -46,6 +46,18 @@ def test_a_run_is_trained_evaluated_and_reported(run_yaml: Path, ludus: Callable
     )
 
 
+def test_a_first_start_that_failed_is_begun_by_resume(run_yaml: Path, ludus: Callable[..., Any]) -> None:
+    """It left logs of its processes; a name that nobody used is still a mistake. A run is its user's alone."""
+    keys = ("total_train_steps=1", "eval={before: false, after: false}", "valid_dataset.path=null", "--resume")
+    refused = ludus("train", run_yaml, *keys)
+    assert refused.code == 2 and "is not there" in refused.err
+    folder = run_yaml.parent / "runs" / "small"
+    (folder / "roles").mkdir(parents=True)
+    ended = ludus("train", run_yaml, *keys)
+    assert ended.code == 0, ended.err
+    assert folder.stat().st_mode & 0o777 == 0o700 and (folder / "run.db").stat().st_mode & 0o777 == 0o600
+
+
 def test_keys_alone_are_a_configuration(
     tmp_path: Path, tiny_model_folder: Path, agent_file: Path, rows_file: Path, ludus: Callable[..., Any]
 ) -> None:

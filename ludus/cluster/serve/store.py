@@ -25,7 +25,7 @@ from typing import Any, Literal
 
 from ludus.cluster.serve.wire import ErrorView, EventKind, JobEvent, JobView, RegisterModel, SubmitJob
 from ludus.errors import AgentError, BackendError, UserError
-from ludus.processes.files import hold
+from ludus.processes.files import OWNER_ALONE, hold
 from ludus.runs.database import Database
 
 _SCHEMA = """
@@ -89,7 +89,7 @@ class JobStore(AbstractContextManager["JobStore"]):
         """Raises UserError if the folder cannot be written, or if another process serves it."""
         self.folder = folder
         try:
-            folder.mkdir(parents=True, exist_ok=True)
+            folder.mkdir(parents=True, exist_ok=True, mode=OWNER_ALONE)
             self._lock = hold(folder / "server.lock")
         except OSError as error:
             raise UserError(f"cannot serve from {str(folder)!r}: {error.strerror or error}; choose another") from error

@@ -6,13 +6,13 @@ Knows: the options of `ludus engine serve`.  Knows not: when and where it is sta
 from __future__ import annotations
 
 import json
-import sys
 from collections.abc import Iterator
 
 from ludus.engines.local.settings import InferenceSettings
 from ludus.engines.process import ReplicaAddress, ServerCommand
 from ludus.engines.serving.settings import LudusServerSettings
 from ludus.models.settings import ModelSettings
+from ludus.processes.program import PROGRAM
 from ludus.settings import Settings
 
 KEY_VARIABLE = "LUDUS_ENGINE_KEY"
@@ -26,7 +26,7 @@ def engine_command(engine: LudusServerSettings, model: ModelSettings, address: R
         *_overrides("engine", engine, inside),
         f"seed={address.seed + address.index}",
     ]
-    argv = (sys.executable, "-m", "ludus", "engine", "serve", model.path, *overrides)
+    argv = (*PROGRAM, "engine", "serve", model.path, *overrides)
     return ServerCommand((*argv, "--host", address.host, "--port", str(address.port)), {KEY_VARIABLE: address.key})
 
 

@@ -19,7 +19,7 @@ def test_says_what_is_not_the_default() -> None:
     command = engine_command(engine, model, ADDRESS)
     lora = '{"rank": 4, "alpha": 32.0, "target_modules": ["q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", '
     assert command.argv == (
-        *(sys.executable, "-m", "ludus", "engine", "serve", "org/name", 'model.dtype="float32"'),
+        *(sys.executable, "-P", "-m", "ludus", "engine", "serve", "org/name", 'model.dtype="float32"'),
         f'model.lora={lora}"up_proj", "down_proj"]}}',
         *('engine.kernels="eager"', "engine.kv_bytes=1048576", "seed=7"),
         *("--host", "10.0.0.7", "--port", "8123"),
