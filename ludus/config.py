@@ -220,6 +220,11 @@ def check_training(config: ConfigT) -> ConfigT:
     if is_online and config.total_train_steps is None and config.total_train_seconds is None:
         raise ConfigError("training has no end: set total_train_steps or total_train_seconds")
     generation, needs = config.gconfig, algorithm_of(config.algorithm).needs
+    if is_online and needs.greedy:
+        raise ConfigError(
+            "algorithm.advantage.baseline=greedy compares with one more answer to each row, and with "
+            "rollout.agent.mode=online others play; choose another baseline, such as leave_one_out"
+        )
     if generation.temperature == 0.0:
         raise ConfigError("gconfig.temperature=0 samples greedily, and greedy tokens cannot be trained on")
     smallest = min(config.rollout.min_members, generation.n_samples)

@@ -404,6 +404,11 @@ class Episode:
     has_returns: bool = False
     """`rewards` are returns that its agent computed: nothing is passed back from later turns."""
 
+    @property
+    def is_greedy(self) -> bool:
+        """Every answer is the likeliest: others may be compared with it, and it cannot be trained."""
+        return bool(self.session.turns) and all(turn.sampling.is_greedy for turn in self.session.turns)
+
 
 @dataclass(frozen=True, slots=True)
 class Group:

@@ -77,6 +77,8 @@ class Needs:
     """Groups with trained tokens on both sides: of positive and of negative advantage."""
     sides: bool = False
     """Sequences on one of these sides each, beside which sequences of advantage 0 are measured."""
+    greedy: bool = False
+    """One member more of each group, whose answers are the likeliest."""
     flat_groups: bool = False
     """Groups whose returns all agree: tokens move, or are counted, without an advantage too."""
 

@@ -60,6 +60,7 @@ PRESETS: Mapping[str, Mapping[str, Any]] = {
     "grpo": {},
     "dr_grpo": {"advantage": {"scale": "none"}, "normaliser": "constant"},
     "rloo": {"advantage": {"baseline": "leave_one_out", "scale": "none"}},
+    "remax": {"advantage": {"baseline": "greedy", "scale": "none"}},
     "reinforce": {"advantage": {"baseline": "none", "scale": "none"}},
     "reinforce_plus_plus": {"advantage": "whitened"},
     "reinforce_plus_plus_baseline": {"advantage": {"kind": "whitened", "baseline": "mean"}},

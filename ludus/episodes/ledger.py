@@ -30,6 +30,7 @@ MaskReason = Literal[
     "not_accepted",  # should_accept_fn refused the group
     "small_group",  # too few members of the group survived
     "truncated",  # the answer was cut off at its longest length
+    "no_baseline",  # the greedy answer that the group is compared with is missing
     "too_long",  # lies beyond the longest sequence that is trained
     "left_out",  # the agent did not return it to be trained
     "evaluation",  # played to be measured

@@ -15,7 +15,7 @@ import logging
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cache
+from functools import cache, partial
 from itertools import pairwise
 from types import MappingProxyType
 from typing import TypeVar
@@ -264,11 +264,18 @@ def flat_group_mask(rules: BatchRules, group: Group) -> MaskReason | None:
 
 
 def make_group_filter(rules: BatchRules) -> GroupFilter | None:
-    """What rejects groups: the user's function, and that there is nothing to learn from them, if the algorithm asks for
-    it. None: nothing does."""
-    if not rules.algorithm.dynamic_sampling:
-        return rules.accept
-    return lambda group: (rules.accept and rules.accept(group)) or flat_group_mask(rules, group)
+    """What rejects groups: that what they are compared with is missing, the user's function, and that there is nothing
+    to learn from them, if the algorithm asks for it. None: nothing does."""
+    filters: list[GroupFilter] = [_no_baseline] if algorithm_of(rules.algorithm).needs.greedy else []
+    filters += [] if rules.accept is None else [rules.accept]
+    filters += [partial(flat_group_mask, rules)] if rules.algorithm.dynamic_sampling else []
+    if not filters:
+        return None
+    return lambda group: next((mask for each in filters if (mask := each(group)) is not None), None)
+
+
+def _no_baseline(group: Group) -> MaskReason | None:
+    return None if any(episode.is_greedy for episode in group.episodes) else "no_baseline"
 
 
 def account_discarded(discarded: Sequence[Discarded]) -> Ledger:

@@ -79,13 +79,17 @@ class TrainingClock:
 
 def rollout_metrics(taken: TakenGroups) -> dict[str, float]:
     """Rewards, success and what agents report, over the episodes trained on; outcomes over all."""
-    episodes = [episode for group in taken.groups for episode in group.episodes]
+    played = [episode for group in taken.groups for episode in group.episodes]
+    episodes = [episode for episode in played if not episode.is_greedy] or played
     discarded = Counter(item.mask for item in taken.discarded)
     metrics = {
         "rollout/groups": float(len(taken.groups)),
-        "rollout/episodes": float(len(episodes)),
+        "rollout/episodes": float(len(played)),
         "rollout/discarded_episodes": float(len(taken.discarded)),
     }
+    compared_with = [each.reward for each in played if each.is_greedy and each.reward is not None]
+    if compared_with:
+        metrics["rollout/greedy_reward"] = fmean(compared_with)
     if episodes:
         rewards = [episode.reward for episode in episodes if episode.reward is not None]
         if rewards:

@@ -18,6 +18,7 @@ from time import monotonic
 from typing import Any, TypeVar
 
 from ludus.algorithms.base import Memory
+from ludus.algorithms.resolve import algorithm_of
 from ludus.engines.base import Engine
 from ludus.episodes.ledger import Ledger
 from ludus.errors import LudusError
@@ -264,6 +265,7 @@ def _rows_pool(components: RunComponents, plan: TrainPlan, start: RunProgress) -
         version=start.step,
         total_groups=None if plan.total_steps is None else plan.total_steps * plan.batch_size,
         group_filter=make_group_filter(plan.rules),
+        with_greedy=algorithm_of(plan.rules.algorithm).needs.greedy,
     )
 
 

@@ -61,12 +61,17 @@ class RolloutPool:
         version: int = 0,
         total_groups: int | None = None,
         group_filter: GroupFilter | None = None,
+        with_greedy: bool = False,
     ) -> None:
-        """version: steps trained already.  total_groups: no more than these are ever accepted. None: no limit."""
+        """version: steps trained already.  total_groups: no more than these are ever accepted. None: no limit.
+
+        with_greedy: each group has one member more, which takes the likeliest answers.
+        """
         self._play = play
         self._stream = stream
         self._settings = settings
         self._n_samples = n_samples
+        self._num_members = n_samples + with_greedy
         self._batch_size = batch_size
         self._total_groups = total_groups
         self._slots = asyncio.Semaphore(settings.max_concurrent_rollouts)
@@ -152,13 +157,13 @@ class RolloutPool:
         while num_admissible_groups(
             self.counts,
             batch_size=self._batch_size,
-            n_samples=self._n_samples,
+            n_samples=self._num_members,
             max_concurrent=settings.max_concurrent_rollouts,
             max_head_offpolicyness=settings.max_head_offpolicyness,
             total_groups=self._total_groups,
             num_extra=settings.num_extra_groups(self._batch_size),
         ):
-            group = _RunningGroup(next(self._stream), self._waiting.version + 1, self._n_samples)
+            group = _RunningGroup(next(self._stream), self._waiting.version + 1, self._num_members)
             running = self._tasks.create_task(self._play_group(group), name=group.task.group_id)
             self._running[running] = group
             running.add_done_callback(self._leave)
@@ -189,7 +194,7 @@ class RolloutPool:
             self._waiting.drop(num_waiting)
 
     async def _play_group(self, group: _RunningGroup) -> None:
-        members = [self._tasks.create_task(self._play_member(group, idx)) for idx in range(self._n_samples)]
+        members = [self._tasks.create_task(self._play_member(group, idx)) for idx in range(self._num_members)]
         try:
             await asyncio.wait(members)
         except asyncio.CancelledError:
@@ -225,7 +230,9 @@ class RolloutPool:
                 async with self._slots:
                     if group.version is None:
                         group.version = self._waiting.version
-                    episode = await self._play(group.task.member(member_idx, attempt, group.step))
+                    is_greedy = member_idx == self._n_samples
+                    task = group.task.member(member_idx, attempt, group.step, is_greedy=is_greedy)
+                    episode = await self._play(task)
                 self._count_failure(episode)
                 mask = discard_reason(episode)
                 if mask is None and not group.is_over:

@@ -14,7 +14,7 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping
 from contextlib import AsyncExitStack
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from ludus.agents.actors import check_actors
@@ -110,6 +110,9 @@ class EpisodeRunner:
     def _spec(self, task: EpisodeTask) -> SessionSpec:
         settings, generation = self._settings, self._evaluation if task.is_eval else self._training
         timeout_s = settings.episode_timeout_s
+        sampling, pinned = generation.sampling(seed=task.seed), () if task.is_eval else settings.pinned
+        if task.is_greedy:
+            sampling, pinned = replace(sampling, temperature=0.0), (*pinned, "temperature")
         return SessionSpec(
             task.episode_id,
             task.task_id,
@@ -119,8 +122,8 @@ class EpisodeRunner:
                 max_tokens=settings.max_tokens,
                 deadline_at=None if timeout_s is None else time.monotonic() + timeout_s,
             ),
-            sampling=generation.sampling(seed=task.seed),
-            pinned=() if task.is_eval else settings.pinned,
+            sampling=sampling,
+            pinned=pinned,
             step=task.step,
             is_eval=task.is_eval,
         )

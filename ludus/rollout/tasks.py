@@ -31,6 +31,8 @@ class EpisodeTask:
     step: int | None
     """The training step that asked for it. None: no step did."""
     is_eval: bool = False
+    is_greedy: bool = False
+    """Its answers are the likeliest, whatever its agent asks for."""
     source: str = ""
     """Name of the dataset that the row is of. '': there is only one."""
 
@@ -54,7 +56,7 @@ class GroupTask:
     def task_id(self) -> str:
         return self.source.row_name(self.row_idx)
 
-    def member(self, member_idx: int, attempt: int, step: int | None) -> EpisodeTask:
+    def member(self, member_idx: int, attempt: int, step: int | None, *, is_greedy: bool = False) -> EpisodeTask:
         """The task of one member; another attempt has another id and another seed."""
         return EpisodeTask(
             episode_id=f"{self.group_id}-m{member_idx:02d}" + (f"-r{attempt}" if attempt else ""),
@@ -64,6 +66,7 @@ class GroupTask:
             seed=derive_seed(self.run_seed, "train", self.ordinal, self.row_idx, member_idx, attempt),
             step=step,
             source=self.source.name,
+            is_greedy=is_greedy,
         )
 
 

@@ -159,6 +159,22 @@ def test_equal_seeds_give_equal_weights_and_a_resumed_run_too(
     assert weights_of(tmp_path / "tiny") == weights_of(trained[0])
 
 
+def test_remax_plays_a_greedy_member_that_is_not_trained(tiny_model_folder: Path, tmp_path: Path) -> None:
+    """Each group has one member more, which answers at temperature 0 though its agent asks for 1, and is accounted for
+    by name."""
+    watcher = Steps()
+    config = make_config(tiny_model_folder, tmp_path, algorithm={"name": "remax"}, gconfig={"n_samples": 1})
+    summary = ludus.Trainer(config, ROWS).train(Talker, observer=watcher)
+    with RunStore.open(tmp_path / "tiny") as store:
+        greedy = [episode for episode in store.episodes() if episode.is_greedy]
+        assert len([*store.episodes()]) == 12 and len(greedy) == 6
+        assert {episode.id.rpartition("-")[2] for episode in greedy} == {"m01"}
+    masked = summary.ledger.masked
+    num_greedy = sum(episode.session.num_sampled_tokens for episode in greedy)
+    assert masked.get("greedy", 0) + masked.get("zero_advantage", 0) >= num_greedy > 0 == summary.ledger.unbalanced
+    assert all("rollout/greedy_reward" in metrics for _, metrics in watcher.steps)
+
+
 def test_what_an_algorithm_remembers_outlives_a_stop(tiny_model_folder: Path, tmp_path: Path) -> None:
     """Baselines of roles and the weight of the entropy go on where they stood, to equal weights."""
     entropy = {"target": 100.0, "delta": 0.5, "max": 10.0}

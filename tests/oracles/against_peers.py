@@ -38,6 +38,8 @@ PAGE = HERE.parent.parent / "docs" / "algorithms.md"
 ENVIRONMENTS = Path(os.environ.get("LUDUS_PEERS", ".peers"))
 TOLERANCE = 1e-6
 GROUPS, MEMBERS = 3, 4
+GREEDY = "greedy"
+"""The end of the name of an episode that others are compared with."""
 
 Tensors = dict[str, Tensor]
 
@@ -108,7 +110,8 @@ def compute(case: Case, given: Tensors) -> Tensors:
     advantages = [
         value.mean if isinstance(value, TokenAdvantages) else value or 0.0
         for group in algorithm.advantages(returns)
-        for turns in group.values()
+        for member, turns in group.items()
+        if not member.endswith(GREEDY)
         for value in turns.values()
     ]
     return {
@@ -144,10 +147,15 @@ def make_groups(given: Tensors) -> list[Group]:
         tokens = places[number, : int(given["mask"][number].sum())].tolist()
         stop: StopReason = "length" if given["truncated"][number] else "stop"
         members[group].append(make_episode(f"{group}-{number:02}", tokens, rewards, stop))
+    for group, reward in enumerate(given.get("baselines", [])):
+        likeliest = make_episode(f"{group}-{GREEDY}", [0], [float(reward)], "stop", temperature=0.0)
+        members[group].append(likeliest)
     return [Group(str(group), str(group), tuple(episodes)) for group, episodes in members.items()]
 
 
-def make_episode(episode_id: str, tokens: list[int], rewards: list[float], stop: StopReason) -> Episode:
+def make_episode(
+    episode_id: str, tokens: list[int], rewards: list[float], stop: StopReason, temperature: float = 1.0
+) -> Episode:
     """One turn; the reward is the sum, its parts are metrics."""
     graph = SessionGraph(episode_id)
     graph.add_turn(
@@ -159,7 +167,7 @@ def make_episode(episode_id: str, tokens: list[int], rewards: list[float], stop:
         messages=(Message("user", "go"),),
         reply=Message("assistant", "x"),
         sampled=Sampled(tuple(tokens), (-1.0,) * len(tokens), (0,) * len(tokens), stop),
-        sampling=Sampling(),
+        sampling=Sampling(temperature=temperature),
         agent="",
         tools=(),
         started_at=0.0,

@@ -91,6 +91,7 @@ ESTIMATORS = (
     verl("rloo, vectorized", named("rloo"), estimator="rloo_vectorized"),
     trl("rloo", named("rloo"), "rloo", ADVANTAGES_ALONE, beta=0.0),
     trl("lite_ppo", named("lite_ppo"), scale_rewards="batch"),
+    replace_given(verl("remax", named("remax"), estimator="remax"), {"baselines": torch.tensor([0.3, 1.2, 0.5])}),
     verl("opo", named("opo"), estimator="opo", loss="gpg"),
     verl("reinforce_plus_plus", named("reinforce_plus_plus"), estimator="reinforce_plus_plus"),
     verl(

@@ -90,6 +90,8 @@ def estimate(case: dict[str, Any], given: Tensors) -> tuple[torch.Tensor, torch.
         **case.get("estimator_keys", {}),
     }
     name = case.get("estimator", "grpo")
+    if name == "remax":
+        keys["reward_baselines"] = given["baselines"][given["group"]]
     if name in ("grpo", "grpo_vectorized"):
         del keys["non_tensor_batch"], keys["batch"]
     return get_adv_estimator_fn(name)(**keys)

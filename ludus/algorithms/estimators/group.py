@@ -9,15 +9,15 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
-from typing import Literal
+from typing import Literal, Self
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from ludus.algorithms.base import GroupReturns, Needs, Returns, Rule
-from ludus.errors import UserError
+from ludus.errors import ConfigError, UserError
 from ludus.settings import Choice
 
-Baseline = Literal["mean", "leave_one_out", "length", "none"]
+Baseline = Literal["mean", "leave_one_out", "length", "greedy", "none"]
 Scale = Literal["std", "batch", "mean", "none"]
 
 # Of the largest return: what rounding leaves of the spread of equal returns is about 1e-16, and what is left of a true
@@ -30,12 +30,19 @@ class GroupSettings(Choice):
 
     kind: Literal["group"] = "group"
     baseline: Baseline = "mean"
-    """leave_one_out is RLOO's; length weighs members by their tokens, as OPO does; none is plain REINFORCE."""
+    """leave_one_out is RLOO's; length weighs members by their tokens, as OPO does; greedy is ReMax's, one more member
+    that takes the likeliest answers; none is plain REINFORCE."""
     scale: Scale = "std"
     """What the difference is divided by: the group's spread, that of all groups of the batch (LitePPO), the group's
     mean (MaxRL, of rewards that are not negative), or nothing (Dr. GRPO)."""
     eps: float = Field(default=1e-4, ge=0)
     """Added to a spread."""
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        if self.baseline == "greedy" and self.scale != "none":
+            raise ConfigError(f"baseline 'greedy' has no spread of its own: scale must be 'none', got {self.scale!r}")
+        return self
 
 
 def group_advantages(
@@ -45,15 +52,15 @@ def group_advantages(
 
     Turns without a return count nowhere; a member without any has no say in b and s.
     baseline: `mean` of R over the members; `leave_one_out` that mean without the member itself; `length` the mean
-    weighted by the tokens of the member's turns; `none` 0.
+    weighted by the tokens of the member's turns; `greedy` R of the members that took the likeliest answers; `none` 0.
     scale: `std` divides by s + `eps`, where s^2 = sum over m of mean over t of (G(m,t) - mean of R)^2, over M - 1. With
     one return per member that is the sample variance. The spread of R alone would not do: where members' means agree
     and their turns differ it is zero, and the advantages of turns explode. Where all returns agree there is no scale to
     divide by: with s of at most 1e-9 of the largest |G| the divisor is 1. `batch` is the same over the members of all
     groups, `mean` the mean of R, `none` 1.
     With a baseline, a group whose returns are all equal, up to rounding, gets exactly 0.0 everywhere.
-    Raises UserError if `leave_one_out` meets a group with fewer than two members that have returns, or `mean` a
-    negative return.
+    Raises UserError if `leave_one_out` meets a group with fewer than two members that have returns, `greedy` one
+    without such a member, or `mean` a negative return.
     Source: see GROUP; each with the return of a turn in the place of the reward of a sample.
     """
     whole = _divisor(groups, eps) if scale == "batch" else 1.0
@@ -88,6 +95,13 @@ def _baselines(group: GroupReturns, baseline: Baseline) -> dict[str, float]:
         weighed = [(lengths[member, turn_id], value) for member, turn_id, value in group.known()]
         mean = math.fsum(length * value for length, value in weighed) / sum(length for length, _ in weighed)
         return dict.fromkeys(means, mean)
+    if baseline == "greedy":
+        greedy = [means[each.id] for each in group.group.episodes if each.is_greedy and each.id in means]
+        if not greedy:
+            raise UserError(
+                f"baseline 'greedy' needs a member of temperature 0 with a return; group {group.group.id!r} has none"
+            )
+        return dict.fromkeys(means, _mean(greedy))
     return dict.fromkeys(means, 0.0 if baseline == "none" else _mean(means.values()))
 
 
@@ -123,15 +137,19 @@ def _mean(values: Iterable[float]) -> float:
 
 def _needs(settings: GroupSettings) -> Needs:
     # the one answer of a lone episode has a mean to be compared with if its turns differ, but nothing to leave out
-    return Needs(members=1 if settings.baseline == "none" else 2, may_be_turns=settings.baseline == "mean")
+    return Needs(
+        members=1 if settings.baseline in ("none", "greedy") else 2,
+        may_be_turns=settings.baseline == "mean",
+        greedy=settings.baseline == "greedy",
+    )
 
 
 GROUP = Rule(
     GroupSettings,
     group_advantages,
     "DeepSeekMath (arXiv 2402.03300) sec. 4.1.2; leave_one_out: RLOO (arXiv 2402.14740) sec. 3.2; length: OPO (arXiv "
-    "2505.23585) eq. 7; scale batch: LitePPO (arXiv 2508.08221); mean: MaxRL (arXiv 2602.02710); none: Dr. GRPO (arXiv "
-    "2503.20783) sec. 3.2",
+    "2505.23585) eq. 7; greedy: ReMax (arXiv 2310.10505); scale batch: LitePPO (arXiv 2508.08221); mean: MaxRL "
+    "(arXiv 2602.02710); none: Dr. GRPO (arXiv 2503.20783) sec. 3.2",
     needs=_needs,
     formula="(G - b) / s, b: {baseline}, s: {scale}",
 )

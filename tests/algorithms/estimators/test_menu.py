@@ -10,7 +10,7 @@ import pytest
 from ludus.algorithms import AlgorithmSettings, GroupReturns, algorithm_of
 from ludus.algorithms.base import Returns
 from ludus.algorithms.table import ESTIMATORS
-from ludus.errors import UserError
+from ludus.errors import ConfigError, UserError
 from ludus.types import Episode, Group, Message, Node, Outcome, Sampled, Sampling, SessionRecord, Turn
 
 # By member: returns of its turns, each with how many tokens the turn has.
@@ -53,6 +53,20 @@ TWO = group_of({"f": [(3.0, 2)], "g": [(1.0, 6)]})
 def test_opo_weighs_the_baseline_by_length() -> None:
     """(1 * 1 + 0 * 3 + 0.5 * 4) / 8 = 0.375."""
     assert advantages([ONE], name="opo") == pytest.approx([0.625, -0.375, 0.125])
+
+
+def test_remax_compares_with_the_greedy_answer() -> None:
+    """1 and 0 beside the 0.25 of the member of temperature 0, whatever its own place; without it there is nothing."""
+    group = group_of({"a": [(0.25, 1)], "b": [(1.0, 3)], "c": [(0.0, 4)]})
+    first, *others = group.group.episodes
+    turns = tuple(replace(turn, sampling=Sampling(temperature=0.0)) for turn in first.session.turns)
+    greedy = replace(first, session=replace(first.session, turns=turns))
+    compared = replace(group, group=replace(group.group, episodes=(greedy, *others)))
+    assert advantages([compared], name="remax") == [0.0, 0.75, -0.25]
+    with pytest.raises(UserError, match="with a return; group 'g' has none"):
+        advantages([group], name="remax")
+    with pytest.raises(ConfigError, match="scale must be 'none', got 'std'"):
+        AlgorithmSettings(advantage={"baseline": "greedy"})
 
 
 def test_lite_ppo_divides_by_the_spread_of_the_batch() -> None:

@@ -106,6 +106,7 @@ _TAUGHT = ("distillation.enabled=True", "distillation.teacher_models.teacher_mod
             {"advantage": {"kind": "whitened", "over": "tokens", "baseline": "mean"}},
         ),
         (["algorithm.adv_estimator=opo"], {"advantage": {"baseline": "length", "scale": "none"}}),
+        (["algorithm.adv_estimator=remax"], {"name": "remax"}),
         (["algorithm.adv_estimator=grpo_passk"], {"advantage": "pass_at_k"}),
         (
             [f"{_ACTOR}.policy_loss.loss_mode=gspo", f"{_ACTOR}.clip_ratio_high=4e-4", f"{_ACTOR}.clip_ratio_c=3.0"],
@@ -182,7 +183,7 @@ def test_an_algorithm_of_verl_is_ours(theirs: list[str], ours: dict[str, Any]) -
             "no counterpart here: data.image_key, data.truncation; leave",
         ),
         (["data.train_files=[a.parquet, a.parquet]"], "two are the same; name each of them once"),
-        (["algorithm.adv_estimator=remax"], "'remax' is not available here; there are gae, grpo, rloo"),
+        (["algorithm.adv_estimator=magic"], "'magic' is not available here; there are gae, grpo, rloo"),
         ([*_TAUGHT, f"{_DISTILLED}.loss_mode=abs"], "loss_mode=abs with use_policy_gradient=False: there are k1 with"),
         ([*_TAUGHT, f"{_DISTILLED}.loss_max_clamp=10.0"], "a loss has no bound of its own here"),
         ([*_TAUGHT, "distillation.teacher_models.two.model_path=x"], "there is one teacher, teacher_model"),
