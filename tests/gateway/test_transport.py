@@ -118,8 +118,9 @@ def test_read_timeout_is_the_modules_own(open_sessions: Any, kind: Any) -> None:
     async def main() -> None:
         async with async_client(session_manager.server, kind) as http:
             with pytest.raises(importlib.import_module(kind).ReadTimeout):
-                await http.post(f"{url}/chat/completions", json=body(), timeout=0.01)
-            await asyncio.to_thread(session_manager.engine.was_aborted.wait)
+                # long enough that the call has begun, or there would be none to end
+                await http.post(f"{url}/chat/completions", json=body(), timeout=0.2)
+            assert await asyncio.to_thread(session_manager.engine.was_aborted.wait, 10)
 
     asyncio.run(main())
 
