@@ -17,6 +17,7 @@ from ludus.config import Config
 from ludus.errors import ConfigError
 from ludus.loop.settings import SourceSettings
 from ludus.processes.pool import WorkerPool
+from ludus.rewards.providers import PROVIDERS
 from ludus.rollout.mixture import Row, Source
 from ludus.rollout.remote import AgentName, RemoteAgentAdapter
 from ludus.rollout.runner import Players
@@ -71,7 +72,11 @@ def choose_agent(
         agent_adapter = RemoteAgentAdapter(AgentName.of(workflow, kwargs))
     elif isinstance(agent, SubprocSettings) and kind_of(workflow, config.agent_kinds) is None:
         agent_adapter = SubprocessAgentAdapter(
-            workflow, kwargs, max_workers=agent.subproc_max_workers, kinds=config.agent_kinds
+            workflow,
+            kwargs,
+            max_workers=agent.subproc_max_workers,
+            kinds=config.agent_kinds,
+            variables=agent_variables(config),
         )
     else:
         workflow = import_object(workflow) if isinstance(workflow, str) else workflow
@@ -81,6 +86,17 @@ def choose_agent(
     for name, readers in config.unread_by(kind).items():
         _warn(name, f"{readers} alone read it, and {agent_adapter.name} is none")
     return agent_adapter
+
+
+def agent_variables(config: Config) -> tuple[str, ...]:
+    """Variables that agents in processes are given: those named for them, and keys of the actors that they ask."""
+    agent, names = config.rollout.agent, list[str]()
+    for actor in config.rollout.actors.values():
+        provider = PROVIDERS.get(actor.model.partition("/")[0])
+        own = None if provider is None or actor.base_url is not None else provider.key_variable
+        names += [name for name in (actor.api_key_env or own,) if name is not None]
+    named = agent.env if isinstance(agent, SubprocSettings) else ()
+    return (*named, *names, *config.scheduler.rollout.env)
 
 
 def _warn(key: str, why: str) -> None:

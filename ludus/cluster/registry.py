@@ -1,8 +1,9 @@
 """Where the processes of a run find its head, and the head finds them: names, addresses, signs of life.
 
 Knows: roles by name and number, bearer keys, HTTP.  Knows not: launchers, what the roles do.
-Invariants: everything needs the run's key; of each process only its latest start is listened to, so that one that was
-given up and comes back is told to end (409).
+Invariants: everything needs a key. That of a start of a process opens its own task, its own signs of life and the
+service of its role; the run's own opens the list and the end. Of each process only its latest start is listened to, so
+that one that was given up and comes back is told to end (401, its key is nobody's).
 
     GET  /config?role=engine&index=0      the run's configuration, and the task of this process
     POST /roles/{name}/{index}            {attempt, url, pid, host, info}: it is ready
@@ -39,7 +40,11 @@ logger = logging.getLogger(__name__)
 
 Name = tuple[str, int]
 """A role and a number."""
-Service = Callable[[Request], Awaitable[Response]]
+Service = Callable[[Request, int], Awaitable[Response]]
+"""Answers a request of the process of this number."""
+_OF_THE_RUN = ("/roles", "/stop")
+_SENDER = "ludus.sender"
+"""In the scope of a request: the process whose key it came with."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,6 +77,7 @@ class _Joining(_Heartbeat):
 class _RoleEntry:
     attempt: int
     task: Mapping[str, Any]
+    key_digest: bytes
     registered: Registered | None = None
     """None: it is not ready."""
     last_seen_at: float = 0.0
@@ -84,6 +90,7 @@ class Registry:
     def __init__(self, config: str, *, host: str = "127.0.0.1", on_stop: Callable[[], None] = lambda: None) -> None:
         """config: the run's, as text.  host: an address of this machine that the processes reach."""
         self.key = new_key()
+        """Its holder may list the processes and end the run, and nothing else."""
         self.url = ""
         self._config = config
         self._host = host
@@ -110,10 +117,15 @@ class Registry:
         self._is_over = True
         self._changed.notify()
 
-    def expect(self, name: str, index: int, attempt: int, task: Mapping[str, Any]) -> None:
-        """This start of the process is listened to from now on. task: what it is given, with the configuration."""
+    def expect(self, name: str, index: int, attempt: int, task: Mapping[str, Any]) -> str:
+        """The key of this start of the process, which is listened to from now on.
+
+        task: what it is given, with the configuration.
+        """
+        key = new_key()
         with self._lock:
-            self._entries[name, index] = _RoleEntry(attempt, task)
+            self._entries[name, index] = _RoleEntry(attempt, task, digest(key))
+        return key
 
     def forget(self, name: str, index: int) -> None:
         """The process is answered with the end when it next sends something."""
@@ -148,7 +160,7 @@ class Registry:
             raise BackendError(f"{name}-{index} was not ready within {timeout_s} s") from None
 
     def serve(self, service: str, answer: Service) -> None:
-        """From now on `/serve/{service}/…` is answered so, on the registry's event loop."""
+        """From now on `/serve/{service}/…` is answered so, on the registry's event loop, to the role of that name."""
         self._services[service] = answer
 
     # ---- over HTTP
@@ -164,8 +176,18 @@ class Registry:
         return application(api, refuse=_refuse, no_route=_refuse)
 
     def _check_key(self, request: Request) -> None:
-        if not any(is_key(key, digest(self.key)) for key in keys_of(request.headers)):
-            raise AgentError("the key of the run is needed, as a bearer token", status=401)
+        keys, path = keys_of(request.headers), request.scope["path"]
+        is_run = any(is_key(key, digest(self.key)) for key in keys)
+        with self._lock:
+            processes = [
+                name for name, entry in self._entries.items() if any(is_key(key, entry.key_digest) for key in keys)
+            ]
+        if not is_run and not processes:
+            raise AgentError("the key of the run, or of a process of it, is needed, as a bearer token", status=401)
+        own = [process for process in processes if _is_own(process, request)]
+        if not own and not (is_run and path in _OF_THE_RUN):
+            raise AgentError("this key does not open that; a process's opens what is its own", status=403)
+        request.scope[_SENDER] = own[0] if own else None
 
     async def _configure(self, role: str, index: Count) -> Response:
         with self._lock:
@@ -207,7 +229,15 @@ class Registry:
     async def _serve(self, service: str, request: Request) -> Response:
         if service not in self._services:
             raise AgentError(f"nothing is served as {service!r} yet", status=404)
-        return await self._services[service](request)
+        return await self._services[service](request, request.scope[_SENDER][1])
+
+
+def _is_own(process: Name, request: Request) -> bool:
+    """The request concerns this process alone, or the service of its role."""
+    (name, index), path = process, request.scope["path"]
+    own = f"/roles/{name}/{index}"
+    is_task = path == "/config" and request.query_params.multi_items() == [("role", name), ("index", str(index))]
+    return is_task or path in (own, f"{own}/beat") or path.startswith(f"/serve/{name}/")
 
 
 async def _refuse(_request: Request, error: Exception) -> Response:

@@ -13,8 +13,9 @@ from typing import Any
 import yaml
 
 from ludus.agents.actors import check_actors
-from ludus.api.agent import worker_agent_adapter
+from ludus.api.agent import agent_variables, worker_agent_adapter
 from ludus.api.servers import KEY, server_command
+from ludus.cluster.base import KEY_VARIABLE
 from ludus.cluster.ranks import ROLE, follow
 from ludus.cluster.role_client import RoleClient, RoleSpec
 from ludus.config import Config
@@ -22,6 +23,7 @@ from ludus.engines import process
 from ludus.engines.process import ReplicaAddress
 from ludus.errors import BackendError, UserError
 from ludus.processes.address import free_port
+from ludus.processes.environment import forget
 from ludus.processes.gather import first_of
 from ludus.rollout.worker import AGENTS, CAPACITY, RolloutWorker
 
@@ -34,6 +36,7 @@ def run_role(role_client: RoleClient, until: Until, config_class: type[Config]) 
 
     Raises UserError for a role that there is not.
     """
+    forget(KEY_VARIABLE)  # what it starts, and what looks at it, has keys of its own
     runner = ROLES.get(role_client.name)
     if runner is None:
         raise UserError(f"there is no role {role_client.name!r}; there are {', '.join(sorted(ROLES))}")
@@ -58,7 +61,11 @@ def run_rollout_worker(role_client: RoleClient, config: Config, role_spec: RoleS
     actors = config.rollout.actors
     check_actors(actors)
     worker = RolloutWorker(
-        role_client, int(role_spec.task[CAPACITY]), partial(worker_agent_adapter, config), actors=actors
+        role_client,
+        int(role_spec.task[CAPACITY]),
+        partial(worker_agent_adapter, config),
+        actors=actors,
+        variables=agent_variables(config),
     )
     with role_client:
         asyncio.run(first_of(worker.work(role_spec.task[AGENTS]), until()))

@@ -24,6 +24,7 @@ from ludus.engines.serving.weight_receiver import WeightReceiver
 from ludus.errors import UserError
 from ludus.http.keys import check_key, digest, new_key
 from ludus.http.server import HttpServer
+from ludus.processes.environment import forget
 from ludus.text.tokenizer import Tokenizer
 
 
@@ -54,6 +55,7 @@ async def serving_engine(
     Raises UserError where the model cannot be loaded, or the port is taken.
     """
     check_address(address)
+    forget(KEY_VARIABLE)  # agents on this machine may look at the environments of their user's processes
     if not isinstance(config.engine, LocalSettings) or config.engine.replicas > 1:
         raise UserError(
             f"engine.kind={config.engine.kind!r} and engine.replicas={config.engine.replicas}: this serves one engine "

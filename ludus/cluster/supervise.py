@@ -188,8 +188,8 @@ class Supervisor:
         self, role: Role, index: int, policy: SupervisionPolicy, before: _SupervisedRole | None = None
     ) -> None:
         attempt, was_ready = (0, False) if before is None else (before.attempt + 1, before.was_ready)
-        self._registry.expect(role.name, index, attempt, policy.task)
-        env = {KEY_VARIABLE: self._registry.key, ATTEMPT_VARIABLE: str(attempt)}
+        key = self._registry.expect(role.name, index, attempt, policy.task)
+        env = {KEY_VARIABLE: key, ATTEMPT_VARIABLE: str(attempt)}
         process = await asyncio.to_thread(self._launcher.start, role, index, env)
         self._roles[role.name, index] = _SupervisedRole(
             role, index, policy, process, self._clock.now(), attempt=attempt, was_ready=was_ready

@@ -71,7 +71,7 @@ class WorkerCall:
     timeout_s: float | None
     """From the moment at which the function begins. None: it may take for ever."""
     env: Mapping[str, str] = field(default_factory=dict)
-    """Set for the length of the call, on top of the environment of this process."""
+    """Set for the length of the call, on top of the environment of the process."""
 
     @classmethod
     def of(

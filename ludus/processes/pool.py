@@ -12,7 +12,7 @@ import contextlib
 import threading
 import weakref
 from collections import deque
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import AbstractContextManager, asynccontextmanager
 from dataclasses import dataclass, field
@@ -20,6 +20,7 @@ from typing import Any
 
 from ludus.errors import UserError
 from ludus.processes.calls import CallEnd, Crashed, Function, Kwargs, Output, WorkerCall
+from ludus.processes.environment import handed_on
 from ludus.processes.process import WorkerProcess
 
 OUTPUT_BYTES = 64 * 1024
@@ -34,11 +35,12 @@ class WorkerPool(AbstractContextManager["WorkerPool"]):
     Use as a context manager, or call `close`; a pool that is forgotten closes itself.
     """
 
-    def __init__(self, num_workers: int, *, name: str = "worker") -> None:
+    def __init__(self, num_workers: int, *, name: str = "worker", env: Mapping[str, str] | None = None) -> None:
+        """env: of its processes, whole. None: what of this process's holds no secrets, as `handed_on` has it."""
         if num_workers < 1:
             raise UserError(f"num_workers={num_workers} must be at least 1")
         self.num_workers = num_workers
-        self._staff = _Staff(name, [_Slot(f"ludus-{name}-{idx}") for idx in range(num_workers)])
+        self._staff = _Staff(name, [_Slot(f"ludus-{name}-{idx}", env) for idx in range(num_workers)])
         self._finalizer = weakref.finalize(self, self._staff.close)
 
     def __repr__(self) -> str:
@@ -125,8 +127,9 @@ class _QueuedCall:
 class _Slot:
     """One slot of a pool: a thread that waits for the slot's process, which it starts and replaces."""
 
-    def __init__(self, name: str) -> None:
+    def __init__(self, name: str, env: Mapping[str, str] | None) -> None:
         self.name = name
+        self._env = env
         self.job: _QueuedCall | None = None
         """What the slot runs, or shall. None: nothing."""
         self.holder: _QueuedCall | None = None
@@ -141,7 +144,8 @@ class _Slot:
     def run(self, call: WorkerCall, is_wanted: Callable[[], bool]) -> CallEnd | None:
         """How the call ended. None: it was not begun, because nobody wants it any more."""
         if self.process is None:
-            self.process = WorkerProcess(output_bytes=OUTPUT_BYTES, start_timeout_s=START_TIMEOUT_S)
+            env = handed_on() if self._env is None else self._env
+            self.process = WorkerProcess(env=env, output_bytes=OUTPUT_BYTES, start_timeout_s=START_TIMEOUT_S)
         # Asked after the process can be found: whoever changes their mind from here on kills it.
         if not is_wanted():
             return None

@@ -16,6 +16,7 @@ import subprocess
 import sys
 import threading
 import time
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -35,8 +36,11 @@ _ENDING_S = 0.002
 class WorkerProcess:
     """One process. `run` is for one thread at a time; `kill` for any."""
 
-    def __init__(self, *, output_bytes: int, start_timeout_s: float) -> None:
-        """output_bytes: kept of each stream.  start_timeout_s: for starting, and for loading a function."""
+    def __init__(self, *, env: Mapping[str, str], output_bytes: int, start_timeout_s: float) -> None:
+        """env: of the process, whole.  output_bytes: kept of each stream.
+
+        start_timeout_s: for starting, and for loading a function.
+        """
         self._start_timeout_s = start_timeout_s
         self._has: set[str] = set()
         """Ids of the functions that the process keeps."""
@@ -50,6 +54,7 @@ class WorkerProcess:
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.PIPE,
+                env=dict(env),
                 pass_fds=[theirs.fileno()],
                 start_new_session=True,  # a group of its own: killed with its children, deaf to the terminal's Ctrl-C
                 bufsize=0,

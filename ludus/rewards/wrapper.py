@@ -57,7 +57,7 @@ class AsyncRewardWrapper:
         self.timeout_reward = timeout_reward
         self._name = getattr(reward_fn, "__name__", type(reward_fn).__name__)
         self._function = RemoteFunction.of(reward_fn)
-        self._pool = WorkerPool(self.max_workers, name=f"reward-{self._name}")
+        self._pool = WorkerPool(self.max_workers, name=f"reward-{self._name}", env=os.environ)
 
     def __repr__(self) -> str:
         return f"AsyncRewardWrapper({self._name}, timeout_seconds={self.timeout_seconds}, {self._pool!r})"

@@ -50,6 +50,9 @@ class SubprocSettings(AgentSettings):
     mode: Literal["subproc"] = "subproc"
     subproc_max_workers: int = pydantic.Field(default=4, ge=1)
     """Processes, and so episodes that play at the same time."""
+    env: tuple[str, ...] = ()
+    """Variables of the environment that agents are given, such as keys of services that they call. Without them they
+    have the session's address and key, and what every program needs: PATH, HOME, the locale."""
     workers: int = pydantic.Field(default=0, ge=0)
     """Processes of the run, where its scheduler places them, in which agents play; each plays `subproc_max_workers`
     episodes at the same time. 0: agents play on this machine."""

@@ -16,7 +16,7 @@ import importlib
 import os
 import pickle
 import time
-from collections.abc import AsyncIterator, Iterator, Mapping
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager, nullcontext
 from dataclasses import dataclass
 from functools import partial
@@ -30,6 +30,7 @@ from ludus.errors import UserError
 from ludus.gateway.transport import TIMEOUT_S, sdk_http_module
 from ludus.processes import calls
 from ludus.processes.calls import CallEnd, RemoteFunction, WorkerCall, dumps
+from ludus.processes.environment import handed_on
 from ludus.processes.pool import LeasedWorker, WorkerPool
 from ludus.rollout.playing import RemoteAgentError, grace_s, guarded, received
 from ludus.rollout.remote import RemoteAgentAdapter
@@ -60,9 +61,11 @@ class SubprocessAgentAdapter:
         max_workers: int,
         pool: WorkerPool | None = None,
         kinds: Mapping[str, str] | None = None,
+        variables: Sequence[str] = (),
     ) -> None:
         """workflow, kwargs, kinds: as for `resolve_workflow`; the agent reaches the model by HTTP.
-        pool: processes that others share, and close; None: `max_workers` of its own.
+        pool: processes that others share, and close; None: `max_workers` of its own, which find `variables` of this
+        environment in theirs, besides what every program needs.
 
         Raises UserError if it cannot be pickled for another process, or cannot be set up there.
         """
@@ -71,7 +74,7 @@ class SubprocessAgentAdapter:
         pickled = dumps(workflow, "the agent"), dumps(dict(kwargs or {}), "workflow_kwargs")
         make = partial(_Player.of, *pickled, dict(kinds or {}))
         self._player = RemoteFunction.made_by(make)
-        self._pool = pool or WorkerPool(max_workers, name="agents")
+        self._pool = pool or WorkerPool(max_workers, name="agents", env=handed_on(variables))
         self._owned = self._pool if pool is None else None
         self._leases: dict[str, LeasedWorker] = {}
         """By episode that plays."""

@@ -112,15 +112,21 @@ class WorkQueue:
             self._notify()
             raise
 
-    async def answer(self, request: Request) -> Response:
-        """A worker's request."""
+    async def answer(self, request: Request, index: int) -> Response:
+        """The request of the worker of this number, which speaks for no other."""
         rest, body = request.path_params["rest"], await request.body()
         try:
             if rest == "take":
-                taken = await self._take(TakeBody.of_json(body))
+                asked = TakeBody.of_json(body)
+                if asked.index != index:
+                    return Response(status_code=403)
+                taken = await self._take(asked)
                 return Response(taken.to_json(), media_type="application/json")
             if rest == "end":
-                self._end(ReportBody.of_json(body))
+                report = ReportBody.of_json(body)
+                if report.index != index:
+                    return Response(status_code=403)
+                self._end(report)
                 return Response(status_code=204)
         except ValueError as error:  # no JSON, or not of this kind; asking again would not help
             return Response(whole_text(str(error)), status_code=400)

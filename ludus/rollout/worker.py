@@ -19,6 +19,7 @@ from ludus.agents.adapter import EpisodeContext
 from ludus.agents.settings import ActorSettings
 from ludus.episodes.outcome import Raised
 from ludus.errors import BackendError
+from ludus.processes.environment import handed_on
 from ludus.processes.gather import first_of
 from ludus.processes.pool import LeasedWorker, WorkerPool
 from ludus.rollout.playing import guarded
@@ -47,7 +48,7 @@ class RoleClient(Protocol):
     def head_url(self) -> str: ...
     @property
     def key(self) -> str:
-        """The run's."""
+        """Its own."""
 
     @property
     def index(self) -> int: ...
@@ -73,13 +74,17 @@ class RolloutWorker:
         make_agent_adapter: MakeAgentAdapter,
         *,
         actors: Mapping[str, ActorSettings] | None = None,
+        variables: Sequence[str] = (),
     ) -> None:
-        """actors: models that play a part in the episodes. None: there are none."""
+        """actors: models that play a part in the episodes. None: there are none.
+
+        variables: of this environment, that agents find in theirs besides what every program needs.
+        """
         self._member = role_client
         self._capacity = capacity
         self._make_agent_adapter = make_agent_adapter
         self._actors = actors or {}
-        self._pool = WorkerPool(capacity, name="agents")
+        self._pool = WorkerPool(capacity, name="agents", env=handed_on(variables))
         self._agent_adapters: dict[str, SubprocessAgentAdapter] = {}
         self._playing: dict[str, asyncio.Task[None]] = {}
         self._free: list[tuple[LeasedWorker, asyncio.Event]] = []

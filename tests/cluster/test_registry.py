@@ -17,8 +17,8 @@ def client(registry, key=None):
 
 def test_a_member_is_briefed_and_found(registry):
     """A process learns the configuration and its task, and the head learns its address."""
-    registry.expect("engine", 0, 0, {"port": 7})
-    with RoleClient.of_environment(registry.url, "engine", 0, {KEY_VARIABLE: registry.key}) as role_client:
+    key = registry.expect("engine", 0, 0, {"port": 7})
+    with RoleClient.of_environment(registry.url, "engine", 0, {KEY_VARIABLE: key}) as role_client:
         _check_briefing(registry, role_client)
 
 
@@ -50,14 +50,14 @@ def test_everything_needs_the_key(registry):
 
 def test_an_earlier_start_is_told_to_end(registry):
     """A process that was given up and comes back is refused, and so are its signs of life."""
-    registry.expect("engine", 0, 0, {})
-    registry.expect("engine", 0, 1, {})
+    earlier = registry.expect("engine", 0, 0, {})
+    later = registry.expect("engine", 0, 1, {})
     with (
-        RoleClient(registry.url, registry.key, "engine", 0, attempt=0) as old,
-        pytest.raises(BackendError, match="given"),
+        RoleClient(registry.url, earlier, "engine", 0, attempt=0) as old,
+        pytest.raises(BackendError, match="key of the run, or of a process"),
     ):
         old.join()
-    with RoleClient(registry.url, registry.key, "engine", 0, attempt=1) as new, client(registry) as http:
+    with RoleClient(registry.url, later, "engine", 0, attempt=1) as new, client(registry, later) as http:
         new.join()
         assert registry.find("engine", 0).attempt == 1
         assert http.put("/roles/engine/0/beat", json={"attempt": 0}).status_code == 409
@@ -66,12 +66,12 @@ def test_an_earlier_start_is_told_to_end(registry):
 
 def test_unknown_processes_and_bodies_are_refused(registry):
     """What the run did not start gets no task; a body with other keys is refused by name."""
-    with RoleClient(registry.url, registry.key, "engine", 3) as role_client, pytest.raises(UserError, match="engine-3"):
+    key = registry.expect("engine", 0, 0, {})
+    with RoleClient(registry.url, key, "engine", 3) as role_client, pytest.raises(UserError, match="engine-3"):
         role_client.role_spec()
     with pytest.raises(UserError, match="LUDUS_HEAD_KEY"):
         RoleClient.of_environment(registry.url, "engine", 0, {})
-    registry.expect("engine", 0, 0, {})
-    with client(registry) as http:
+    with client(registry, key) as http:
         refused = http.post("/roles/engine/0", json={"attempt": 0, "url": "", "pid": 1, "host": "", "colour": 1})
         assert refused.status_code == 400 and "colour" in refused.text
 
@@ -107,8 +107,8 @@ def test_a_head_that_is_gone_is_noticed(registry, monkeypatch):
     async def notice():
         loop = asyncio.get_running_loop()
         for end in (lambda: registry.forget("engine", 0), lambda: registry.__exit__()):
-            registry.expect("engine", 0, 0, {})
-            with RoleClient(registry.url, registry.key, "engine", 0) as role_client:
+            key = registry.expect("engine", 0, 0, {})
+            with RoleClient(registry.url, key, "engine", 0) as role_client:
                 role_client.join(on_head_lost=lambda: loop.call_soon_threadsafe(lost.put_nowait, True))
                 end()
                 assert await lost.get()

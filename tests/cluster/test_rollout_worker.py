@@ -54,8 +54,8 @@ def at_a_worker(play, drive, wrap=lambda work_queue: work_queue.answer, make_age
         work_queue = WorkQueue()
         with Registry("") as registry:
             registry.serve(SERVICE, wrap(work_queue))
-            registry.expect("rollout", 0, 0, {})
-            with RoleClient(registry.url, registry.key, "rollout", 0) as role_client:
+            key = registry.expect("rollout", 0, 0, {})
+            with RoleClient(registry.url, key, "rollout", 0) as role_client:
                 worker = RolloutWorker(role_client, capacity, lambda name, pool: make_agent_adapter(play))
                 working = asyncio.create_task(worker.work([LABEL]))
                 await registry.wait("rollout", 0)
@@ -172,12 +172,12 @@ def test_a_report_that_is_refused_becomes_one_that_says_so():
     num_refused = 0
 
     def wrap(work_queue):
-        async def answer(request):
+        async def answer(request, index):
             nonlocal num_refused
             if request.path_params["rest"] == "end" and ReportBody.of_json(await request.body()).value == "refuse me":
                 num_refused += 1
                 return Response("this value is not taken", status_code=400)
-            return await work_queue.answer(request)
+            return await work_queue.answer(request, index)
 
         return answer
 

@@ -150,8 +150,8 @@ def test_sleep_is_no_silence(registry, launcher, role, monkeypatch):
     """When the head itself stood still, its processes are not taken for dead."""
     now = [0.0]
     monkeypatch.setattr("ludus.cluster.clock.time", SimpleNamespace(monotonic=lambda: now[0]))
-    registry.expect("engine", 0, 0, {})
-    with RoleClient(registry.url, registry.key, "engine", 0) as role_client:
+    key = registry.expect("engine", 0, 0, {})
+    with RoleClient(registry.url, key, "engine", 0) as role_client:
         role_client.join()
         now[0] += 3600
         assert registry.silence_s("engine", 0) <= 2.0

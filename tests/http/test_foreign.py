@@ -13,7 +13,7 @@ import httpx
 import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
-from starlette.types import ASGIApp
+from starlette.types import ASGIApp, Receive, Scope, Send
 
 from ludus.cluster.registry import Registry
 from ludus.cluster.serve.app import Api
@@ -63,16 +63,26 @@ def applications(tmp_path: Path, tokenizer: Tokenizer) -> Iterator[dict[str, ASG
     engine = ScriptedEngine(["7"] * 10_000, tokenizer)
     receiver = WeightReceiver(engine, lambda files: pytest.fail("no weights were sent"), scratch=tmp_path)
     registry = Registry("name: here\n")
-    registry.key = KEY
-    registry.expect("engine", 0, 0, {})
+    engine_key, rollout_key = registry.expect("engine", 0, 0, {}), registry.expect("rollout", 0, 0, {})
     registry.serve("rollout", WorkQueue().answer)
     store = JobStore(tmp_path / "serve")
     job_runner = ScriptedWorkshop()
     yield {
         "engine": EngineApi(engine, tokenizer, receiver, model="tiny", key_digest=digest(KEY)).build(),
-        "registry": registry._app(),
+        "registry": with_keys(registry._app(), engine_key, rollout_key),
         "serve": Api(Jobs(store, job_runner), job_runner, digest(KEY)).build(),  # type: ignore[arg-type]
     }
+
+
+def with_keys(app: ASGIApp, bearer: str, other: str) -> ASGIApp:
+    """As asked by one who has these keys."""
+    keys = [(b"authorization", b"Bearer " + bearer.encode()), (b"x-api-key", other.encode())]
+
+    async def keyed(scope: Scope, receive: Receive, send: Send) -> None:
+        others = [header for header in scope["headers"] if header[0] not in dict(keys)]
+        await app({**scope, "headers": [*others, *keys]}, receive, send)
+
+    return keyed
 
 
 def ask(app: ASGIApp, method: str, path: str, headers: list[tuple[bytes, bytes]], body: bytes) -> tuple[int, str]:

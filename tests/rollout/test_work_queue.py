@@ -29,7 +29,7 @@ def assignment(name):
 
 
 async def take(work_queue, index=0, attempt=0, free=1, has=()):
-    answer = await work_queue.answer(Asked("take", index=index, attempt=attempt, free=free, has=list(has)))
+    answer = await work_queue.answer(Asked("take", index=index, attempt=attempt, free=free, has=list(has)), index)
     return TakenBody.model_validate_json(answer.body)
 
 
@@ -37,7 +37,7 @@ async def end(work_queue, assignment_id, index=0, attempt=0):
     report = ReportBody(
         index=index, attempt=attempt, assignment_id=assignment_id, ending="returned", value={"number": 1.0}
     )
-    await work_queue.answer(Asked("end", **report.model_dump()))
+    await work_queue.answer(Asked("end", **report.model_dump()), index)
 
 
 def test_an_episode_goes_to_a_worker_and_comes_back():
@@ -106,8 +106,8 @@ def test_what_is_no_report_is_refused():
     """A body that is not of the wire is answered with 400 and why, for asking again would not help."""
 
     async def main():
-        return await WorkQueue().answer(Asked("end", assignment_id="a")), await WorkQueue().answer(
-            Asked("take", free="many")
+        return await WorkQueue().answer(Asked("end", assignment_id="a"), 0), await WorkQueue().answer(
+            Asked("take", free="many"), 0
         )
 
     for answer in asyncio.run(main()):

@@ -10,6 +10,7 @@ the end; a viewer that does not answer holds up the end of a run by seconds.
 from __future__ import annotations
 
 import logging
+import os
 import threading
 from collections import Counter, deque
 from collections.abc import Callable
@@ -155,7 +156,7 @@ class BackgroundExporter(Exporter):
         if self._process is None or not self._process.is_alive:
             if self._process is not None:
                 self._process.close()
-            self._process = WorkerProcess(output_bytes=_OUTPUT_BYTES, start_timeout_s=_START_TIMEOUT_S)
+            self._process = WorkerProcess(env=os.environ, output_bytes=_OUTPUT_BYTES, start_timeout_s=_START_TIMEOUT_S)
         call = WorkerCall.of(self._writer, (batch, is_last), timeout_s=max(_WRITE_TIMEOUT_S, self._patience_s))
         reason = _failure(self._process.run(call))
         if reason is None:
