@@ -84,7 +84,7 @@ def test_agents_with_a_process_ask_from_there(
     """The settings are sent, the key is not: it is read where the agent runs; the spans come back."""
 
     async def scenario() -> Episode:
-        runner, _ = make_runner(SubprocessAgentAdapter(Guided, max_workers=1), actors=actors)
+        runner, _ = make_runner(SubprocessAgentAdapter(Guided, max_workers=1, variables=(KEY,)), actors=actors)
         async with runner:
             return await runner.run(task)
 
