@@ -127,7 +127,13 @@ class AlgorithmSettings(Settings):
 
     @pydantic.model_validator(mode="after")
     def _check_pairs(self) -> Self:
-        if LOSSES[self.loss.kind].needs(self.loss).pairs and self.advantage.kind not in ("best_worst", "own"):
+        needs = LOSSES[self.loss.kind].needs(self.loss)
+        if (needs.pairs or needs.sides) and self.distillation is not None:
+            raise ConfigError(
+                f"loss {self.loss.kind!r} reads which side a sequence is of from the sign of its advantage, and "
+                "algorithm.distillation gives each token its own; leave out one of the two"
+            )
+        if needs.pairs and self.advantage.kind not in ("best_worst", "own"):
             raise ConfigError(
                 f"loss {self.loss.kind!r} compares two members of a group, and advantage {self.advantage.kind!r} says "
                 f"not which; set advantage: best_worst, or take name: {self.loss.kind}, which has all of it"

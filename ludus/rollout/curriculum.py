@@ -99,7 +99,7 @@ class Curriculum:
 
     def settle(self) -> Mapping[Rest, int]:
         """What was recorded counts from now on. Returns what was passed over since the last time."""
-        for row, epoch, success in self._recorded:
+        for row, epoch, success in sorted(self._recorded):
             self._count(row, epoch, success)
         self._recorded = []
         skipped, self._skipped = self._skipped, {"solved": 0, "hopeless": 0}

@@ -157,3 +157,13 @@ def test_bounds_that_cross_are_an_error_and_what_cannot_act_is_named() -> None:
         CurriculumSettings(solved=0.5, hopeless=0.5)
     assert [each.key for each in CurriculumSettings(skip_epochs=3).idle()] == ["skip_epochs"]
     assert not list(BOTH.idle())
+
+
+@pytest.mark.parametrize("order", [(0, 1), (1, 0)])
+def test_two_epochs_of_a_row_in_one_batch_count_in_their_order_whoever_is_done_first(order: tuple[int, ...]) -> None:
+    """Solved in epoch 0, not in epoch 1: the row does not rest."""
+    curriculum = Curriculum(BOTH)
+    for epoch in order:
+        curriculum.record("row0", epoch, episodes(*((1, 1), (1, 0))[epoch]))
+    curriculum.settle()
+    assert not curriculum.state.streaks

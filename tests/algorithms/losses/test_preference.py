@@ -119,7 +119,10 @@ def test_orpo_needs_no_reference() -> None:
 
 
 def test_settings_that_do_not_go_together_are_refused() -> None:
-    """Smoothing of a loss that has none, and a loss of pairs where no advantage makes any."""
+    """Smoothing of a loss that has none, a loss of pairs where no advantage makes any, and sides where a teacher gives
+    each token an advantage of its own."""
+    with pytest.raises(ConfigError, match=r"loss 'kto' reads which side .* algorithm.distillation gives each"):
+        AlgorithmSettings(name="kto", distillation={})  # type: ignore[arg-type]
     with pytest.raises(ConfigError, match=r"loss.label_smoothing=0.1 has no meaning with variant 'ipo'"):
         AlgorithmSettings(name="dpo", loss={"variant": "ipo", "label_smoothing": 0.1})  # type: ignore[arg-type]
     with pytest.raises(ConfigError, match=r"loss 'dpo' compares two members .* 'group' .* take name: dpo"):
