@@ -287,17 +287,24 @@ def _excess(order: dict[str, Any]) -> str:
 
 
 def _resident_bytes(process: int) -> int:
-    return _kib_of(f"/proc/{process}/status", ("VmRSS:", "VmSwap:")) << 10
+    """Where its first thread has ended, the others tell."""
+    names = (b"VmRSS:", b"VmSwap:")
+    if found := _kib_of(f"/proc/{process}/status", names):
+        return found << 10
+    with contextlib.suppress(OSError):  # it has ended
+        threads = os.listdir(f"/proc/{process}/task")  # noqa: PTH208  numbers as text
+        return max((_kib_of(f"/proc/{process}/task/{thread}/status", names) for thread in threads), default=0) << 10
+    return 0
 
 
 def _own_bytes(process: int) -> int:
     """With its share of what it shares; all of it where the process hides that."""
-    return (_kib_of(f"/proc/{process}/smaps_rollup", ("Pss:", "SwapPss:")) << 10) or _resident_bytes(process)
+    return (_kib_of(f"/proc/{process}/smaps_rollup", (b"Pss:", b"SwapPss:")) << 10) or _resident_bytes(process)
 
 
-def _kib_of(path: str, names: tuple[str, ...]) -> int:
+def _kib_of(path: str, names: tuple[bytes, ...]) -> int:
     try:
-        with Path(path).open() as file:
+        with Path(path).open("rb") as file:  # a name there may be of any bytes
             return sum(int(line.split()[1]) for line in file if line.startswith(names))
     except OSError:  # it has ended, or is not to be looked at
         return 0

@@ -163,6 +163,12 @@ TOTALS = {
         "for _ in range(6):\n    if os.fork() == 0:\n        libc.prctl(4, 0); x = b'x' * (100 << 20); time.sleep(3)\n"
         "time.sleep(2); through()"
     ),
+    "memory of processes whose first thread has ended": (
+        "import threading\ndef hold(): time.sleep(0.3); x = b'x' * (100 << 20); time.sleep(3)\n"
+        "for _ in range(5):\n    if os.fork() == 0:\n"
+        "        threading.Thread(target=hold).start(); time.sleep(0.1); libc.syscall(60, 0)\n"
+        "time.sleep(2); through()"
+    ),
     "shared memory without a name": "f = os.memfd_create('x'); os.ftruncate(f, 1); through()",
     "one large file": "open('x', 'wb').write(b' ' * (40 << 20)); through()",
     "many files": ("for n in range(40): open(f'{{n}}', 'wb').write(b' ' * (1 << 20))\nthrough()"),

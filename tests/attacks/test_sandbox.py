@@ -127,6 +127,13 @@ def test_usual_programs_run(kind: str) -> None:
     assert done.isolation == KEPT_FROM
 
 
+def test_a_process_may_have_any_name(kind: str) -> None:
+    """Also one that is no text, which the guard meets when it looks at what is used."""
+    code = "import ctypes, time; ctypes.CDLL(None).prctl(15, b'\\xff\\xfe', 0, 0, 0); time.sleep(0.1); print(1)"
+    done = asyncio.run(run_python(code, walled=WALLS[kind]))
+    assert (done.ending, done.stdout) == ("ok", "1\n"), done.stderr
+
+
 def test_without_walls_nothing_runs_unless_told(monkeypatch: pytest.MonkeyPatch) -> None:
     """The refusal says what is missing and what to do."""
     monkeypatch.setattr(walls_module, "_found", lambda: ((), ("bubblewrap: bwrap is not installed",)))
