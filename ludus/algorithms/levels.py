@@ -38,15 +38,23 @@ def sum_within(values_N: Tensor, inputs: LossInputs, level: Level) -> tuple[Tens
         return values_N, values_N.new_ones(values_N.shape)
     ids_N = inputs.turns_N if level == "turn" else inputs.episodes_N
     assert ids_N is not None, "a rule that needs all tokens of a minibatch gets them"
-    # each unit a row of a table: its sum has one order, which sums by index do not have on cards
-    _, units_N, counts_U = ids_N.unique(return_inverse=True, return_counts=True)  # type: ignore[no-untyped-call]
+    ids_U, units_N = ids_N.unique(return_inverse=True)  # type: ignore[no-untyped-call]
+    sums_U, counts_U = sum_by_unit(values_N, units_N, len(ids_U))
+    return sums_U[units_N], counts_U.to(values_N.dtype)[units_N]
+
+
+def sum_by_unit(values_N: Tensor, units_N: Tensor, num_units: int) -> tuple[Tensor, Tensor]:
+    """The sum over each unit, and how many tokens it has; both of shape (U,). units_N: numbers from 0 to U - 1, int64.
+
+    Each unit is a row of a table: its sum has one order, which sums by index do not have on cards.
+    """
+    counts_U = units_N.bincount(minlength=num_units)
     order_N = units_N.argsort(stable=True)
     sorted_N = units_N[order_N]
     starts_U = counts_U.cumsum(0) - counts_U
     places_N = order_N.new_ones(order_N.shape).cumsum(0) - 1 - starts_U[sorted_N]
-    table_UL = values_N.new_zeros(len(counts_U), int(counts_U.max()))
-    sums_U = table_UL.index_put((sorted_N, places_N), values_N[order_N]).sum(1)
-    return sums_U[units_N], counts_U.to(values_N.dtype)[units_N]
+    table_UL = values_N.new_zeros(num_units, int(counts_U.max()))
+    return table_UL.index_put((sorted_N, places_N), values_N[order_N]).sum(1), counts_U
 
 
 def mean_within(values_N: Tensor, inputs: LossInputs, level: Level) -> Tensor:

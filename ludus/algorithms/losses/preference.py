@@ -17,7 +17,7 @@ import pydantic
 from pydantic import Field
 
 from ludus.algorithms.base import LossInputs, LossMetrics, Needs, Rule
-from ludus.algorithms.levels import sum_within
+from ludus.algorithms.levels import sum_by_unit, sum_within
 from ludus.errors import ConfigError
 from ludus.settings import Choice
 
@@ -152,7 +152,7 @@ def _sides(values_N: Tensor, inputs: LossInputs) -> _Sides:
     assert inputs.groups_N is not None, "a rule that needs all tokens of a minibatch gets them"
     groups, group_N = inputs.groups_N.unique(return_inverse=True)  # type: ignore[no-untyped-call]
     side_N = (inputs.advantages_N < 0).long()
-    sums_2G = values_N.new_zeros(2 * len(groups)).index_add(0, side_N * len(groups) + group_N, values_N)
+    sums_2G, _ = sum_by_unit(values_N, side_N * len(groups) + group_N, 2 * len(groups))
     chosen_G, rejected_G = sums_2G.view(2, len(groups))
     return _Sides(chosen_G, rejected_G, group_N)
 
