@@ -140,8 +140,7 @@ class Critic:
         with self._hold():
             result = self.optimizer.step()
             self.optimizer.copy_to_parameters()
-        metrics = {"critic/grad_norm": result.grad_norm, "critic/lr": result.lr}
-        return {**metrics, "critic/skipped_steps": 1.0} if result.is_skipped else metrics
+        return result.metrics("critic")
 
     def _add_row(self, row: PackedRow, means: TokenMeans) -> None:
         if row.values is None or row.value_targets is None:

@@ -37,6 +37,11 @@ class StepResult:
     is_skipped: bool
     """The gradient was not finite, so nothing moved."""
 
+    def metrics(self, area: str) -> dict[str, float]:
+        """As runs show it, below `area/`."""
+        shown = {f"{area}/grad_norm": self.grad_norm, f"{area}/lr": self.lr}
+        return {**shown, f"{area}/skipped_steps": 1.0} if self.is_skipped else shown
+
 
 def learning_rate(batch: int, settings: OptimizerSettings) -> float:
     """Learning rate of batch number `batch` (the first is 0): linear warm-up, then the chosen decay."""

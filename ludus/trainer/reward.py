@@ -91,7 +91,7 @@ class RewardTrainer:
         result = self.optimizer.step()
         self.optimizer.copy_to_parameters()
         self.optimizer.end_batch()
-        return {**metrics, "train/grad_norm": result.grad_norm, "train/lr": result.lr}
+        return {**metrics, **result.metrics("train")}
 
     def add(self, pairs: Sequence[TokenPair]) -> Metrics:
         """Add the gradient of the pairs' mean loss to what is gathered, and return what was seen."""

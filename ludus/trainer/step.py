@@ -291,9 +291,7 @@ class ModelTrainer:
 
     def _step(self) -> dict[str, float]:
         with self._hold():
-            result = self.optimizer.step()
-        metrics = {"train/grad_norm": result.grad_norm, "train/lr": result.lr}
-        return {**metrics, "train/skipped_steps": 1.0} if result.is_skipped else metrics
+            return self.optimizer.step().metrics("train")
 
     def _hold(self) -> AbstractContextManager[None]:
         return nullcontext() if self._is_alone else self._lease.hold(LEASE_NAME)
