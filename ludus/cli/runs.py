@@ -14,8 +14,8 @@ import httpx
 from rich.console import Console
 from typer import Argument
 
+from ludus.api.live import duration
 from ludus.cli.console import plain_table, say
-from ludus.cli.live import duration
 from ludus.cluster.slurm import cancel_job, interrupt_job, job_of, job_state
 from ludus.cluster.status import HeadView, RunStatus, read_status
 from ludus.errors import BackendError, UserError

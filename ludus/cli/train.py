@@ -11,9 +11,9 @@ from rich.markup import escape
 from typer import Argument, Option
 
 from ludus.algorithms.explain import explain
+from ludus.api.live import duration, watch
 from ludus.api.trainer import Trainer
 from ludus.cli.console import plain_table, say, say_json, show_admin_key
-from ludus.cli.live import duration, watch
 from ludus.cli.names import free_name
 from ludus.cli.options import AdminKey, Overrides, file_and_keys
 from ludus.cli.report import decoder_of

@@ -10,7 +10,10 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Self
 
+from rich.console import Console
+
 from ludus.api.accept import AcceptFn
+from ludus.api.live import watch
 from ludus.api.trainer import Trainer
 from ludus.compat.config import Config, load_config
 from ludus.errors import ConfigError
@@ -35,12 +38,15 @@ class PPOTrainer(Trainer):
         dynamic_filter_fn: AcceptFn | str | None = None,
         **options: Any,
     ) -> RunSummary:
-        """Train until the configuration says it is enough. dynamic_filter_fn: `should_accept_fn` of `ludus.Trainer`,
-        whose other arguments are the options."""
+        """Train until the configuration says it is enough, and show on stderr how far it is.
+
+        dynamic_filter_fn: `should_accept_fn` of `ludus.Trainer`, whose other arguments are the options; an `observer`
+        among them watches instead.
+        """
         evaluated = {"eval_workflow": eval_workflow, "eval_workflow_kwargs": eval_workflow_kwargs}
-        return super().train(
-            workflow, workflow_kwargs, **{**evaluated, "should_accept_fn": dynamic_filter_fn, **options}
-        )
+        with watch(Console(stderr=True), self.config.name) as observer:
+            named = {**evaluated, "should_accept_fn": dynamic_filter_fn, "observer": observer, **options}
+            return super().train(workflow, workflow_kwargs, **named)
 
     def close(self) -> None:
         """As leaving the block."""

@@ -149,6 +149,17 @@ def test_the_pages_train(
     assert summary.metrics["rollout/discarded_episodes"] == 0.0
 
 
+def test_a_script_shows_how_far_it_is(
+    tiny_model_folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """One line a step on stderr; what the script prints is its own."""
+    config = ludus.load_config(config_file(tmp_path, tiny_model_folder))
+    PPOTrainer(config, ROWS).train(MyAgent)
+    shown = capsys.readouterr()
+    assert "step 1/1" in shown.err and "done: 1 steps" in shown.err
+    assert shown.out == ""
+
+
 def test_an_areal_file_is_told_how_to_be_read(tmp_path: Path) -> None:
     """Its keys are unknown here; there is a command that turns it into ours."""
     path = tmp_path / "areal.yaml"

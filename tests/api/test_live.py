@@ -7,7 +7,7 @@ import io
 import pytest
 from rich.console import Console
 
-from ludus.cli.live import LivePanel, PlainLines, Progress, duration, sparkline, watch
+from ludus.api.live import LivePanel, PlainLines, Progress, duration, sparkline, watch
 from ludus.episodes.ledger import Ledger
 from ludus.loop.observer import RunSummary
 
