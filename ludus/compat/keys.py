@@ -8,6 +8,7 @@ out; none is lost in silence.
 from __future__ import annotations
 
 import difflib
+import logging
 import tomllib
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterator, Mapping
@@ -19,6 +20,8 @@ from typing import Any
 from ludus.compat.importing.report import Fate
 from ludus.errors import ConfigError
 from ludus.settings import Path_, leaves, with_value
+
+logger = logging.getLogger(__name__)
 
 Given = Mapping[str, Any]
 """Every key that is set, by its dotted name."""
@@ -189,19 +192,22 @@ def renamed(table: Table, data: Mapping[str, Any], family: str, roots: Collectio
     Raises ConfigError for one that has no counterpart, whose value cannot be, or that is given under both names.
     """
     found = list(read(table, data))
-    foreign = [".".join(path) for path, _, meaning in found if meaning is None and path[0] in roots]
-    if foreign:
-        best = difflib.get_close_matches(foreign[0], table, n=1, cutoff=0.8)
-        hint = f" (did you mean {best[0]!r}?)" if best else ""
+    refused = [_refusal(table, ".".join(map(str, path)), value, meaning, roots) for path, value, meaning in found]
+    if any(refused):
+        said = "\n".join(f"  {each}" for each in refused if each)
         raise ConfigError(
-            f"keys of {family} that have no counterpart here: {', '.join(foreign)}{hint}; leave them out. Those that "
-            f"have one are in docs/coming-from-{family}.md"
+            f"keys of {family} that cannot be:\n{said}\nThose that can are in docs/coming-from-{family}.md"
         )
+    unneeded: dict[str, list[str]] = defaultdict(list)
+    for path, _, meaning in found:
+        if meaning is not None and meaning.fate == "not needed" and meaning.note:
+            unneeded[meaning.note].append(".".join(map(str, path)))
+    if unneeded:
+        said = "; ".join(f"{', '.join(names)} ({note})" for note, names in unneeded.items())
+        logger.warning("keys of %s that are not needed here: %s", family, said)
     ours = {path: value for path, value, meaning in found if meaning is None}
     for path, value, meaning in found:
         name = ".".join(map(str, path))
-        if meaning is not None and meaning.fate == "left out":
-            raise ConfigError(f"{name}={value!r} is not possible: {meaning.note}")
         for own, here in ({} if meaning is None else meaning.ours).items():
             other = ours.setdefault(tuple(own.split(".")), here)
             if other != here:
@@ -209,6 +215,16 @@ def renamed(table: Table, data: Mapping[str, Any], family: str, roots: Collectio
                     f"{name}={value!r} is {own} here, which is given as {other!r} too; remove one of them"
                 )
     return nested(ours)
+
+
+def _refusal(table: Table, name: str, value: Any, meaning: Meaning | None, roots: Collection[str]) -> str | None:
+    """Why a key is refused. None: it is not."""
+    if meaning is not None:
+        return f"{name}={value!r} is not possible: {meaning.note}" if meaning.fate == "left out" else None
+    if name.partition(".")[0] not in roots:
+        return None
+    best = difflib.get_close_matches(name, table, n=1, cutoff=0.8)
+    return f"{name} has no counterpart here{f' (did you mean {best[0]!r}?)' if best else ''}; leave it out"
 
 
 def nested(values: Mapping[Path_, Any]) -> dict[str, Any]:

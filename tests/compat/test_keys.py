@@ -51,7 +51,7 @@ def test_keys_are_renamed_where_they_stand() -> None:
     ("data", "said"),
     [
         ({"a": {"mode": "sync"}}, "a.mode='sync' is not possible: it is 'async' here"),
-        ({"z": {"y": 1}}, "no counterpart here: z.y; leave them out"),
+        ({"z": {"y": 1}}, "z.y has no counterpart here; leave it out"),
         ({"a": {"size": 2}, "model": {"size": 3}}, "which is given as 3 too; remove one"),
     ],
 )

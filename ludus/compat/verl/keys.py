@@ -171,7 +171,7 @@ KEYS: Table = {
     ),
     _DISTILLED + "loss_max_clamp": _clamped,
 }
-_ROOTS = ("actor_rollout_ref", "data", "custom_reward_function", "reward_model", "distillation")
+_ROOTS = ("actor_rollout_ref", "data", "custom_reward_function", "reward_model", "distillation", "global_profiler")
 """Names that nothing here has at the top: a key below them that is not in the table has no counterpart."""
 
 

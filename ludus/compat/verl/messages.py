@@ -5,6 +5,7 @@ Knows: OpenAI's chat messages, columns of tables.  Knows not: templates, models.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
@@ -20,11 +21,41 @@ def read_messages(values: Iterable[Mapping[str, Any] | Message]) -> tuple[Messag
     """The messages; those that are read already stay as they are. Raises AgentError that names the field which cannot
     be."""
     entries = list(values)
-    written = [plain(entry) for entry in entries if not isinstance(entry, Message)]
+    written = _with_ids([plain(entry) for entry in entries if not isinstance(entry, Message)])
     if entries and not written:
         return tuple(entry for entry in entries if isinstance(entry, Message))
     read = iter(CHAT.parse({"messages": written}, Sampling(), ReadMessages()).request.messages)
     return tuple(entry if isinstance(entry, Message) else next(read) for entry in entries)
+
+
+def _with_ids(messages: Iterable[Any]) -> list[Any]:
+    """The messages with ids of calls where verl's loops write none: answers of tools follow their calls in order."""
+    found: list[Any] = []
+    waiting: list[str] = []
+    for idx, message in enumerate(messages):
+        if not isinstance(message, Mapping):
+            found.append(message)  # the protocol's reader says what is wrong
+            continue
+        entry = dict(message)
+        if isinstance(entry.get("tool_calls"), list):
+            calls = [_called(call, f"call{idx}_{at}") for at, call in enumerate(entry["tool_calls"])]
+            entry["tool_calls"] = calls
+            waiting = [str(call["id"]) for call in calls if isinstance(call, Mapping)]
+        elif entry.get("role") == "tool":
+            own = entry.setdefault("tool_call_id", waiting[0] if waiting else f"call{idx}")
+            waiting = [each for each in waiting if each != own]
+        found.append(entry)
+    return found
+
+
+def _called(call: Any, call_id: str) -> Any:
+    """A call with an id, its arguments as a text."""
+    if not isinstance(call, Mapping):
+        return call
+    function = call.get("function")
+    if isinstance(function, Mapping) and isinstance(function.get("arguments"), Mapping):
+        function = {**function, "arguments": json.dumps(function["arguments"], ensure_ascii=False)}
+    return {"type": "function", "id": call_id, **call, "function": function}
 
 
 def read_tools(values: Iterable[Any] | None) -> tuple[ToolSpec, ...]:

@@ -19,7 +19,7 @@ from enum import Enum
 from typing import Any
 from uuid import uuid4
 
-from ludus.agents.tools.answer import ToolResult
+from ludus.agents.tools.answer import ToolResult, read_answer
 from ludus.agents.tools.episode_tools import EpisodeTools, too_many
 from ludus.compat.verl.base import AgentLoopBase, simple_timer
 from ludus.compat.verl.interaction import BaseInteraction, find_interaction, read_reply
@@ -151,7 +151,8 @@ class ToolAgentLoop(AgentLoopBase):
         most = self._rollout.multi_turn.max_parallel_calls
         calls, rest = turn.reply.tool_calls[:most], turn.reply.tool_calls[most:]
         with simple_timer("tool_calls", data.timing):
-            results = await asyncio.gather(*(self._call_tool(call, data) for call in calls))
+            answers = await asyncio.gather(*(self._call_tool(call, data.tools_kwargs, data) for call in calls))
+        results = [answer if isinstance(answer, ToolResult) else read_answer(answer) for answer in answers]
         results += [too_many(call.name, call.arguments, most) for call in rest]
         data.messages += [
             Message("tool", result.text, tool_call_id=call.id, name=call.name)
@@ -181,8 +182,14 @@ class ToolAgentLoop(AgentLoopBase):
         data.user_turns += 1
         return AgentState.GENERATING
 
-    async def _call_tool(self, call: ToolCall, data: AgentData) -> ToolResult:
-        """What a tool answers; whatever goes wrong is its text."""
+    async def _call_tool(
+        self,
+        call: ToolCall,
+        tools_kwargs: Mapping[str, Any],  # verl's signature; the opened tools have them
+        data: AgentData,
+    ) -> ToolResult | tuple[Any, ...]:
+        """What a tool answers; whatever goes wrong is its text. One that is derived may return verl's tuple of a
+        ToolResponse, a reward and metrics, which goes on as it is."""
         return await data.episode_tools.call(call, turn_id=data.turns[-1].id)
 
     # ---- parts
@@ -205,11 +212,13 @@ class ToolAgentLoop(AgentLoopBase):
 
     @asynccontextmanager
     async def _user(self, data: AgentData) -> AsyncIterator[None]:
-        """The row's simulated user, for the length of the block; none where the row asks for none."""
-        if not data.interaction_kwargs:
+        """The row's simulated user, for the length of the block; none where the row asks for none, or the run has no
+        file of them: verl's GSM8K rows ask for one in any case."""
+        users = self._resources().users
+        if not data.interaction_kwargs or not users:
             yield
             return
-        data.interaction = find_interaction(self._resources().users, data.interaction_kwargs.get("name"))
+        data.interaction = find_interaction(users, data.interaction_kwargs.get("name"))
         await data.interaction.start_interaction(data.request_id, **data.interaction_kwargs)
         try:
             yield

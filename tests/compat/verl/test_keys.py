@@ -177,10 +177,10 @@ def test_an_algorithm_of_verl_is_ours(theirs: list[str], ours: dict[str, Any]) -
     ("overrides", "message"),
     [
         (["actor_rollout_ref.rollout.mode=sync"], "mode='sync' is not possible: it is 'async' here"),
-        (["actor_rollout_ref.rollout.temprature=1"], "no counterpart here: .*did you mean .*rollout.temperature"),
+        (["actor_rollout_ref.rollout.temprature=1"], "no counterpart here .*did you mean .*rollout.temperature"),
         (
-            ["data.image_key=images", "data.truncation=error"],
-            "no counterpart here: data.image_key, data.truncation; leave",
+            ["data.image_key=images", "data.truncation=left", "trainer.nnodes=2"],
+            r"image_key has no counterpart here(.|\n)*truncation='left' is not possible(.|\n)*nnodes=2 is not",
         ),
         (["data.train_files=[a.parquet, a.parquet]"], "two are the same; name each of them once"),
         (["algorithm.adv_estimator=magic"], "'magic' is not available here; there are gae, grpo, rloo"),
@@ -233,3 +233,24 @@ def test_several_files_are_several_sources() -> None:
     assert all(source.weight is None for source in config.train_dataset.mix.values())
     held_out = load_config(None, ["data.val_files=[aime.parquet, math.parquet]"]).valid_dataset
     assert list(held_out.mix) == ["aime", "math"]
+
+
+def test_what_verls_script_says_of_its_machine_is_listed_once(caplog: pytest.LogCaptureFixture) -> None:
+    """Keys of run_qwen2.5-3b_gsm8k_tool_agent_mlflow.sh that nothing here needs: taken, and told in one line."""
+    load_config(
+        None,
+        [
+            "data.truncation=error",
+            "actor_rollout_ref.rollout.name=sglang",
+            "actor_rollout_ref.rollout.tensor_model_parallel_size=2",
+            "actor_rollout_ref.actor.fsdp_config.param_offload=False",
+            "actor_rollout_ref.rollout.trace.backend=mlflow",
+            "actor_rollout_ref.rollout.trace.token2text=True",
+            "algorithm.use_kl_in_reward=False",
+            'trainer.logger=["console","mlflow"]',
+            "trainer.nnodes=1",
+        ],
+    )
+    (record,) = [each for each in caplog.records if each.name == "ludus.compat.keys"]
+    assert "rollout.name (engine.kind says" in record.getMessage()
+    assert "trainer.logger (a run writes" in record.getMessage()

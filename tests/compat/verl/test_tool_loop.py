@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from ludus.agents.tools.base import ToolResponse
 from ludus.compat.config import Config
 from ludus.compat.verl.resources import LoopResources
 from ludus.compat.verl.settings import MultiTurnSettings, RewardSettings
@@ -234,6 +235,27 @@ def test_a_tool_lives_as_long_as_its_trajectory(play: Play, tmp_path: Path) -> N
     assert played.scored.metadata["tool_scores"] == {"solve": 1.0}
     with pytest.raises(UserError, match="need_tools_kwargs is true and the row has no"):
         play(ToolAgentLoop, {**ROW, "extra_info": {"need_tools_kwargs": True}}, ["never"], plan=plan)
+
+
+def test_rows_may_name_a_user_where_the_run_has_none(play: Play, plan: Callable[..., Config]) -> None:
+    """verl's script for GSM8K with tools writes `interaction_kwargs` without a name; verl reads them beside a file of
+    simulated users alone."""
+    row = {**ROW, "extra_info": {"interaction_kwargs": {"query": "2 + 3", "ground_truth": "5"}}}
+    assert play(ToolAgentLoop, row, ["ok"], plan=plan()).texts == ["ok"]
+
+
+def test_a_step_of_verls_signature_may_be_replaced(play: Play, plan: Callable[..., Config]) -> None:
+    """`_call_tool` is given the call, the row's arguments of tools and the trajectory, and may return verl's tuple."""
+
+    class Own(ToolAgentLoop):
+        async def _call_tool(self, tool_call: Any, tools_kwargs: Any, agent_data: Any) -> Any:
+            given.append((tool_call.name, dict(tools_kwargs), len(agent_data.turns)))
+            return ToolResponse(text="7"), 0.0, {}
+
+    given: list[tuple[str, dict[str, Any], int]] = []
+    played = play(Own, {"prompt": ROW["prompt"]}, [says("add", a=1, b=2), "done"], plan=plan())
+    assert given == [("add", {}, 1)] and played.texts[-1] == "done"
+    assert played.scored.outcome.kind == "ok"
 
 
 def test_a_row_selects_its_tools(play: Play, plan: Callable[..., Config]) -> None:
