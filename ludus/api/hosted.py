@@ -25,9 +25,11 @@ from ludus.loop.batch import BatchRules
 from ludus.loop.checkpoint import (
     checkpoints,
     copy_checkpoint,
+    drop_trainer,
     latest_checkpoint,
     save_checkpoint,
     update_checkpoint,
+    whole_checkpoint,
 )
 from ludus.loop.measure import TrainingClock
 from ludus.loop.sft import SftSettings, supervised_batches, train_conversations
@@ -60,7 +62,7 @@ class HostedModel:
         Raises UserError if its folder belongs to a model with another base, or is being written by another process.
         """
         check_base(config.folder, config.model.path)
-        found, goes_on = latest_checkpoint(config.folder / "checkpoints"), (config.folder / "run.db").exists()
+        found, goes_on = whole_checkpoint(config.folder / "checkpoints"), (config.folder / "run.db").exists()
         run = await stack.enter_async_context(open_run(config, found, goes_on=goes_on, text=config.to_yaml()))
         model = cls(config, run, stack.enter_context(TrainerThread("trainer")))
         # What was counted since the last step.
@@ -161,7 +163,7 @@ class HostedModel:
 
         saved = save_checkpoint(self.run.store.checkpoints, self.progress, save_trainer=save, keep=ALL)
         for older in checkpoints(self.run.store.checkpoints)[:-1]:
-            shutil.rmtree(older.trainer_folder, ignore_errors=True)  # its weights stay; only the newest is gone on from
+            drop_trainer(older)  # its weights stay; only the newest is gone on from
         return saved.folder / "model"
 
 

@@ -15,7 +15,7 @@ from ludus.api.local import LocalModel, open_local
 from ludus.api.teachers import open_teacher
 from ludus.config import Config
 from ludus.engines.base import Engine
-from ludus.loop.checkpoint import Checkpoint, RunProgress
+from ludus.loop.checkpoint import Checkpoint, RunProgress, set_aside_later
 from ludus.rollout.mixture import Source
 from ludus.runs.exporters.select import open_exporter
 from ludus.runs.store import RunStore
@@ -59,10 +59,11 @@ async def open_run(
         start = RunProgress() if found is None else found.progress
         if goes_on:
             store = stack.enter_context(RunStore.go_on(config.folder, text, step=start.step))
+            set_aside_later(store.checkpoints, start.step)
         else:
             store = stack.enter_context(RunStore.create(config.run_root, config.name, text))
         store.export_to(stack.enter_context(exporter))
-        if found is not None and any(found.trainer_folder.glob("*")):
+        if found is not None and found.has_trainer:
             learner.load(found.trainer_folder)
         elif found is not None:
             learner.take_weights(found.folder / "model")

@@ -18,7 +18,7 @@ from ludus.engines.kind import ServerKind, kind_of
 from ludus.engines.lease import ComputeLease
 from ludus.engines.table import ENGINES
 from ludus.errors import ConfigError, UserError
-from ludus.loop.checkpoint import Checkpoint, latest_checkpoint
+from ludus.loop.checkpoint import Checkpoint, whole_checkpoint
 from ludus.models.settings import ModelSettings
 from ludus.rollout.mixture import Source, row_named
 from ludus.teachers.base import Scorer
@@ -100,7 +100,7 @@ def _of_run(folder: Path) -> tuple[dict[str, Any], Checkpoint | None]:
     """
     if (folder / "model").is_dir():
         return {"path": str(folder / "model")}, None
-    found = latest_checkpoint(folder / "checkpoints")
+    found = whole_checkpoint(folder / "checkpoints")
     if found is None:
         raise UserError(f"teacher.path: the run {str(folder)!r} has no model and no checkpoint yet; train it first")
     began_with = load_config(folder / "config.yaml").model
@@ -128,7 +128,7 @@ def _take_checkpoint(model: LoadedModel, found: Checkpoint) -> None:
     from ludus.trainer.step import ModelTrainer
 
     trainer = ModelTrainer(model, TrainerSettings(), lease=ComputeLease())
-    if any(found.trainer_folder.glob("*")):
+    if found.has_trainer:
         trainer.load(found.trainer_folder)
     else:
         trainer.take_weights(found.folder / "model")

@@ -26,7 +26,7 @@ from ludus.errors import ConfigError, LudusError, UserError
 from ludus.gateway.app import check_admin_key
 from ludus.http.tls import Tls
 from ludus.loop.batch import BatchRules, make_group_filter
-from ludus.loop.checkpoint import latest_checkpoint
+from ludus.loop.checkpoint import Checkpoint, whole_checkpoint
 from ludus.loop.evaluate import EvalPlan, Evaluation, evaluate
 from ludus.loop.fingerprint import Fingerprint
 from ludus.loop.interrupt import Interrupts
@@ -105,10 +105,10 @@ class Trainer:
                     "eval.every_steps"
                 )
         resume = resume and RunStore.has_begun(self.config.folder)
-        self._check_run(resume, sources)
+        found = self._check_run(resume, sources)
         plan = self._plan(sources, evaluation, accept)
         with Interrupts() as interrupts:
-            return run_blocking(self._train(players, plan, resume, observer or NullObserver(), interrupts))
+            return run_blocking(self._train(players, plan, resume, found, observer or NullObserver(), interrupts))
 
     def _with_decay_end(self, plan: TrainPlan) -> Config:
         """The configuration with the number of steps that learning rates fall over."""
@@ -132,11 +132,16 @@ class Trainer:
         return run_blocking(outside_run(*how, lambda runner: evaluate(runner.run, plan, step=0)))
 
     async def _train(
-        self, players: _Players, plan: TrainPlan, resume: bool, observer: Observer, interrupts: Interrupts
+        self,
+        players: _Players,
+        plan: TrainPlan,
+        resume: bool,
+        found: Checkpoint | None,
+        observer: Observer,
+        interrupts: Interrupts,
     ) -> RunSummary:
         config = self._with_decay_end(plan)
         async with AsyncExitStack() as stack:
-            found = latest_checkpoint(config.folder / "checkpoints") if resume else None
             opening = open_run(config, found, goes_on=resume, text=self.config.to_yaml(), sources=plan.sources)
             run = await stack.enter_async_context(opening)
             local, learner, store = run.local, run.learner, run.store
@@ -232,13 +237,16 @@ class Trainer:
             steps_key="total_train_steps" if epochs is None else "total_train_epochs",
         )
 
-    def _check_run(self, resume: bool, sources: Sequence[Source]) -> None:
-        """Raises UserError if the run cannot be begun, or not be resumed with this configuration and these rows. Writes
-        nothing."""
+    def _check_run(self, resume: bool, sources: Sequence[Source]) -> Checkpoint | None:
+        """The checkpoint that the run goes on from. None: it begins.
+
+        Writes nothing. Raises UserError if it cannot be begun, or not be resumed with this configuration and these
+        rows.
+        """
         config = self.config
         if not resume:
             RunStore.check_free(config.run_root, config.name)
-            return
+            return None
         with RunStore.open(config.folder) as store:
             before, now = map(_stream_values, (store.config_text, config.to_yaml()))
         for key, new in now.items():
@@ -247,7 +255,7 @@ class Trainer:
                     f"{key}={new!r} cannot be resumed with: the run {config.name!r} was begun with {before[key]!r}, "
                     "and its data would go on elsewhere; keep the value, or begin a new run (name=...)"
                 )
-        found = latest_checkpoint(config.folder / "checkpoints")
+        found = whole_checkpoint(config.folder / "checkpoints")
         now_played = _fingerprints(sources)
         for name, data in (found.progress.data if found is not None else {}).items():
             difference = data.difference(now_played[name])
@@ -257,6 +265,7 @@ class Trainer:
                     f"the run {config.name!r} cannot go on with other training rows than it was begun with{of_name}: "
                     f"{difference}. Restore them, or begin a new run (--new, or name=...)"
                 )
+        return found
 
 
 def _stream_values(text: str) -> dict[str, object]:

@@ -1,30 +1,40 @@
 """Where a run stands, on disk: written whole or not at all, read back to go on as if nothing had happened.
 
 Knows: folders, the run's progress.  Knows not: what a trainer saves.
-Invariant: a folder named step-… is complete; what a crash left half-written has another name and is swept away.
+Invariants: a folder named step-… was complete when it got its name; what a crash left half-written has another name and
+is swept away; a run goes on from files alone that are as they were written.
 
     checkpoints/step-000040/  progress.json  trainer/…
+
+`progress.json` is written last, with the checksum of every other file and of itself.
 """
 
 from __future__ import annotations
 
+import hashlib
 import json
+import logging
 import shutil
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
+from typing import Any
 
 from ludus.algorithms.base import Memory
 from ludus.episodes.ledger import Ledger
 from ludus.errors import UserError
 from ludus.loop.fingerprint import Fingerprint
-from ludus.processes.files import sync
+from ludus.processes.checksums import Checksums, checksums, damage
+from ludus.processes.files import set_aside, sync
 from ludus.rollout.curriculum import CurriculumState
+
+logger = logging.getLogger(__name__)
 
 _PREFIX = "step-"
 _DRAFT = ".draft-"
 _PROGRESS = "progress.json"
+_TRAINER = "trainer"
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,10 +68,17 @@ class RunProgress:
 class Checkpoint:
     folder: Path
     progress: RunProgress
+    files: Checksums
+    """Of all other files when they were written."""
 
     @property
     def trainer_folder(self) -> Path:
-        return self.folder / "trainer"
+        return self.folder / _TRAINER
+
+    @property
+    def has_trainer(self) -> bool:
+        """Not its model alone."""
+        return any(name.startswith(f"{_TRAINER}/") for name in self.files)
 
 
 def save_checkpoint(
@@ -75,13 +92,14 @@ def save_checkpoint(
     with _explained(final):
         for draft in root.glob(f"{_DRAFT}*"):  # of a save that failed, or a crash: room for this one
             shutil.rmtree(draft)
-        if final in _complete(root):  # the weights of a step are what they are; only the cursor may have moved
-            _write_progress(final, progress)
+        there = _readable(final)
+        if there is not None:  # the weights of a step are what they are; only the cursor may have moved
+            saved = _write_progress(final, progress, there.files)
         else:
-            _write_whole(root / f"{_DRAFT}{final.name}", final, progress, save_trainer)
-        for old in _complete(root)[:-keep]:
+            saved = _write_whole(root / f"{_DRAFT}{final.name}", final, progress, save_trainer)
+        for old in _folders(root)[:-keep]:
             shutil.rmtree(old)
-    return Checkpoint(final, progress)
+    return saved
 
 
 def update_checkpoint(root: Path, progress: RunProgress) -> None:
@@ -90,9 +108,10 @@ def update_checkpoint(root: Path, progress: RunProgress) -> None:
     Raises UserError if the disk refuses; what was there before is then still there.
     """
     final = root / f"{_PREFIX}{progress.step:06d}"
-    if final in _complete(root):
+    there = _readable(final)
+    if there is not None:
         with _explained(final):
-            _write_progress(final, progress)
+            _write_progress(final, progress, there.files)
 
 
 def copy_checkpoint(found: Checkpoint, root: Path) -> None:
@@ -101,19 +120,63 @@ def copy_checkpoint(found: Checkpoint, root: Path) -> None:
     with _explained(final):
         shutil.rmtree(draft, ignore_errors=True)
         shutil.copytree(found.folder, draft)
-        _write_progress(draft, RunProgress(found.progress.step, memory=found.progress.memory))
+        _write_progress(draft, RunProgress(found.progress.step, memory=found.progress.memory), found.files)
         draft.replace(final)
 
 
-def latest_checkpoint(root: Path) -> Checkpoint | None:
-    """The checkpoint of the highest step. None: there is no whole one."""
-    complete = _complete(root)
-    return _read(complete[-1]) if complete else None
+def drop_trainer(found: Checkpoint) -> None:
+    """Remove what a resume would need; the model that lies beside it stays."""
+    if found.has_trainer:
+        files = {name: each for name, each in found.files.items() if not name.startswith(f"{_TRAINER}/")}
+        _write_progress(found.folder, found.progress, files)
+        shutil.rmtree(found.trainer_folder, ignore_errors=True)
 
 
 def checkpoints(root: Path) -> list[Checkpoint]:
-    """All whole checkpoints, by step."""
-    return [_read(folder) for folder in _complete(root)]
+    """All that say what they are, by step; their other files may be damaged."""
+    return [found for folder in _folders(root) if (found := _readable(folder)) is not None]
+
+
+def latest_checkpoint(root: Path) -> Checkpoint | None:
+    """The last of `checkpoints`. None: there is none."""
+    return next(reversed(checkpoints(root)), None)
+
+
+def whole_checkpoint(root: Path) -> Checkpoint | None:
+    """The newest whose files all are as they were written. None: there never was a checkpoint.
+
+    A warning says what is wrong with newer ones. Raises UserError if there are some and none is whole.
+    """
+    damaged: list[str] = []
+    for folder in reversed(_folders(root)):
+        try:
+            found = _read(folder)
+            wrong = damage(folder, found.files)
+        except _UnreadableError as error:
+            wrong = str(error)
+        if wrong is None:
+            if damaged:
+                said = "; ".join(damaged)
+                logger.warning(
+                    "damaged: %s. Going on from step %d; what was learned since is learned again",
+                    said,
+                    found.progress.step,
+                )
+            return found
+        damaged.append(f"checkpoint {folder.name}: {wrong}")
+    if damaged:
+        raise UserError(
+            f"no checkpoint in {str(root)!r} is whole: {'; '.join(damaged)}. Restore one from a copy, or move them "
+            "away to begin again with the model as it was before the first step; what was played is kept"
+        )
+    return None
+
+
+def set_aside_later(root: Path, step: int) -> None:
+    """Those of later steps get another name: a run that goes on from `step` writes its own."""
+    for folder in _folders(root):
+        if folder.name > f"{_PREFIX}{step:06d}":
+            set_aside(folder)
 
 
 @contextmanager
@@ -128,35 +191,63 @@ def _explained(final: Path) -> Iterator[None]:
         ) from error
 
 
+class _UnreadableError(ValueError):
+    """`progress.json` is not what was written; the message says what it is instead."""
+
+
+def _readable(folder: Path) -> Checkpoint | None:
+    try:
+        return _read(folder)
+    except _UnreadableError:
+        return None
+
+
 def _read(folder: Path) -> Checkpoint:
-    values = json.loads((folder / _PROGRESS).read_text(encoding="utf-8"))
+    try:
+        kept = json.loads((folder / _PROGRESS).read_bytes())
+        values, files = kept["progress"], kept["files"]
+        if kept["sha256"] != _own_sum(values, files):
+            raise ValueError
+    except FileNotFoundError:
+        raise _UnreadableError(f"{_PROGRESS} is missing") from None
+    except OSError as error:
+        raise _UnreadableError(f"{_PROGRESS} cannot be read: {error.strerror or error}") from None
+    except (ValueError, KeyError, TypeError):
+        raise _UnreadableError(f"{_PROGRESS} does not hold what was written") from None
     values["unconsumed"] = tuple(values["unconsumed"])
     values["ledger"] = Ledger(**values["ledger"])
     values["data"] = {name: Fingerprint.of_json(data) for name, data in values["data"].items()}
     values["curriculum"] = CurriculumState.of_json(values["curriculum"]) if values["curriculum"] else None
-    return Checkpoint(folder, RunProgress(**values))
+    return Checkpoint(folder, RunProgress(**values), files)
 
 
-def _write_whole(draft: Path, final: Path, progress: RunProgress, save_trainer: Callable[[Path], object]) -> None:
-    for path in (draft, final):
-        if path.exists():
-            shutil.rmtree(path)
-    (draft / "trainer").mkdir(parents=True)
-    save_trainer(draft / "trainer")
-    _write_progress(draft, progress)
+def _write_whole(draft: Path, final: Path, progress: RunProgress, save_trainer: Callable[[Path], object]) -> Checkpoint:
+    if final.exists():  # and does not say what it is
+        set_aside(final)
+    (draft / _TRAINER).mkdir(parents=True)
+    save_trainer(draft / _TRAINER)
+    written = _write_progress(draft, progress, checksums(draft))
     for path in sorted(draft.rglob("*")):  # a rename is only as durable as what it renames
         sync(path)
     draft.replace(final)
     sync(final.parent)
+    return replace(written, folder=final)
 
 
-def _write_progress(folder: Path, progress: RunProgress) -> None:
+def _write_progress(folder: Path, progress: RunProgress, files: Checksums) -> Checkpoint:
+    values = asdict(progress)
+    kept = {"progress": values, "files": files, "sha256": _own_sum(values, files)}
     draft = folder / f"{_PROGRESS}.part"
-    draft.write_text(json.dumps(asdict(progress), indent=2) + "\n", encoding="utf-8")
+    draft.write_text(json.dumps(kept, indent=2) + "\n", encoding="utf-8")
     sync(draft)
     draft.replace(folder / _PROGRESS)
     sync(folder)
+    return Checkpoint(folder, progress, files)
 
 
-def _complete(root: Path) -> list[Path]:
-    return sorted(path for path in root.glob(f"{_PREFIX}*") if (path / _PROGRESS).is_file())
+def _own_sum(values: Mapping[str, Any], files: Checksums) -> str:
+    return hashlib.sha256(json.dumps([values, files]).encode()).hexdigest()
+
+
+def _folders(root: Path) -> list[Path]:
+    return sorted(path for path in root.glob(f"{_PREFIX}*") if path.is_dir())

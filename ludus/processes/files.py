@@ -6,6 +6,7 @@ Knows: files, folders.  Knows not: what is in them.
 from __future__ import annotations
 
 import fcntl
+import itertools
 import os
 from pathlib import Path
 
@@ -32,6 +33,15 @@ def write_whole(path: Path, text: str) -> None:
     draft = path.with_name(f"{path.name}.{os.getpid()}.part")
     draft.write_text(text, encoding="utf-8")
     draft.replace(path)
+
+
+def set_aside(path: Path) -> Path:
+    """Give what is damaged a name that nothing reads: damaged-NAME, or damaged-2-NAME. Its path from then on."""
+    numbers = itertools.count(2)
+    free = path.with_name(f"damaged-{path.name}")
+    while free.exists():
+        free = path.with_name(f"damaged-{next(numbers)}-{path.name}")
+    return path.rename(free)
 
 
 def lock(descriptor: int) -> bool:

@@ -2,13 +2,22 @@
 
 from __future__ import annotations
 
+import os
+import re
 from pathlib import Path
 
 import pytest
 
 from ludus.episodes.ledger import Ledger
 from ludus.errors import UserError
-from ludus.loop.checkpoint import RunProgress, latest_checkpoint, save_checkpoint
+from ludus.loop.checkpoint import (
+    RunProgress,
+    drop_trainer,
+    latest_checkpoint,
+    save_checkpoint,
+    set_aside_later,
+    whole_checkpoint,
+)
 
 
 def save_text(text: str):  # type: ignore[no-untyped-def]
@@ -73,3 +82,68 @@ def test_a_disk_that_refuses_is_a_clear_error(tmp_path: Path) -> None:
     with pytest.raises(UserError, match=r"step-000007.*No space left on device.*earlier checkpoints are whole"):
         save_checkpoint(tmp_path, RunProgress(step=7), save_trainer=full, keep=2)
     assert latest_checkpoint(tmp_path) is None
+
+
+def flip(path: Path) -> None:
+    held = bytearray(path.read_bytes())
+    held[len(held) // 2] ^= 1
+    path.write_bytes(held)
+
+
+DAMAGES = {
+    "truncated": lambda path: os.truncate(path, path.stat().st_size // 2),
+    "flipped": flip,
+    "missing": Path.unlink,
+    "empty": lambda path: os.truncate(path, 0),
+    "foreign": lambda path: path.write_text('{"is": "of another program"}'),
+}
+
+
+@pytest.mark.parametrize("name", ["progress.json", "trainer/weights.txt", "trainer/critic/weights.txt"])
+@pytest.mark.parametrize("kind", DAMAGES)
+def test_a_damaged_checkpoint_is_named_and_passed_over(
+    kind: str, name: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Whichever file has whichever damage, the one before is gone on from, and one sentence says what was wrong."""
+
+    def save(folder: Path) -> None:
+        (folder / "critic").mkdir()
+        for path in (folder / "weights.txt", folder / "critic" / "weights.txt"):
+            path.write_text("1.5" * 100)
+
+    for step in (1, 2):
+        save_checkpoint(tmp_path, RunProgress(step=step), save_trainer=save, keep=2)
+    DAMAGES[kind](tmp_path / "step-000002" / name)
+    found = whole_checkpoint(tmp_path)
+    assert found is not None and found.progress.step == 1
+    (record,) = caplog.records
+    assert re.search(rf"checkpoint step-000002: .*{Path(name).name}.*Going on from step 1;", record.getMessage())
+    set_aside_later(tmp_path, 1)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["damaged-step-000002", "step-000001"]
+    save_checkpoint(tmp_path, RunProgress(step=2), save_trainer=save, keep=2)
+    again = whole_checkpoint(tmp_path)
+    assert again is not None and again.progress.step == 2
+
+
+def test_where_no_checkpoint_is_whole_nothing_begins_anew_by_itself(tmp_path: Path) -> None:
+    """The error names what is wrong with each, and both ways out."""
+    for step in (1, 2):
+        save_checkpoint(tmp_path, RunProgress(step=step), save_trainer=save_text("x"), keep=2)
+        (tmp_path / f"step-{step:06d}" / "trainer" / "weights.txt").unlink()
+    with pytest.raises(
+        UserError, match=r"step-000002: trainer/weights.txt is missing; checkpoint step-000001.*Restore"
+    ):
+        whole_checkpoint(tmp_path)
+
+
+def test_a_checkpoint_whose_trainer_was_dropped_is_whole(tmp_path: Path) -> None:
+    """Its model stays, and is all that it says it has."""
+
+    def save(folder: Path) -> None:
+        (folder.parent / "model").mkdir()
+        for path in (folder / "weights.txt", folder.parent / "model" / "weights.txt"):
+            path.write_text("x")
+
+    drop_trainer(save_checkpoint(tmp_path, RunProgress(step=1), save_trainer=save, keep=1))
+    found = whole_checkpoint(tmp_path)
+    assert found is not None and not found.has_trainer and list(found.files) == ["model/weights.txt"]
