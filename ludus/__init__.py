@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from ludus.loop.observer import Observer, RunSummary
     from ludus.loop.preferences import RewardSettings
     from ludus.loop.sft import SftSettings
+    from ludus.runs.frames import LoadedRun, load_run
 
 __version__ = "0.1.0"
 
@@ -39,6 +40,7 @@ __all__ = [
     "ExperimentConfig",
     "GroupReturns",
     "InternalError",
+    "LoadedRun",
     "LossInputs",
     "LudusError",
     "Observer",
@@ -52,6 +54,7 @@ __all__ = [
     "__version__",
     "actor",
     "load_config",
+    "load_run",
     "open_gateway",
     "play",
     "train_preferences",
@@ -76,6 +79,7 @@ _NAMES = {
     "ludus.loop.observer": "Observer RunSummary",
     "ludus.loop.preferences": "RewardSettings",
     "ludus.loop.sft": "SftSettings",
+    "ludus.runs.frames": "LoadedRun load_run",
 }
 _MODULES = {name: module for module, names in _NAMES.items() for name in names.split()}
 

@@ -5,16 +5,12 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated
 
-import yaml
 from typer import Argument
 
 from ludus.cli.console import say
-from ludus.errors import UserError
-from ludus.models.resolve import resolve_model
+from ludus.runs.decoder import decoder_of
 from ludus.runs.report import write_report
 from ludus.runs.store import RunStore
-from ludus.runs.view import Decode
-from ludus.text.tokenizer import Tokenizer
 
 
 def report(run: Annotated[Path, Argument(metavar="RUN", help="The run's folder, such as runs/guess.")]) -> None:
@@ -35,15 +31,3 @@ def report(run: Annotated[Path, Argument(metavar="RUN", help="The run's folder, 
     for path in (files.html, files.png):
         if path is not None:
             say(str(path))
-
-
-def decoder_of(store: RunStore) -> Decode | None:
-    """Text of the token ids in a run. None: the run's model is not here."""
-    model = (yaml.safe_load(store.config_text) or {}).get("model") or {}
-    reference = model.get("path")
-    if not reference:
-        return None
-    try:
-        return Tokenizer.load(resolve_model(str(reference))).decode
-    except UserError:
-        return None

@@ -19,10 +19,12 @@ from typing import Any
 class Database:
     """All methods raise what SQLite raises."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, *, reads_only: bool = False) -> None:
+        """reads_only: nothing is written to the file, whoever writes it meanwhile."""
         self._lock = threading.RLock()
         # On a read-only disk it can still be read; SQLite must then not look for its journal.
-        options = "" if os.access(path.parent, os.W_OK) else "?mode=ro&immutable=1"
+        is_fixed = not os.access(path.parent, os.W_OK)
+        options = "?mode=ro&immutable=1" if is_fixed else "?mode=ro" if reads_only else ""
         if not (options or path.exists()):  # for the user alone, and so are the files that SQLite makes beside it
             os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600))
         uri = path.absolute().as_uri() + options

@@ -73,11 +73,11 @@ INSERT INTO episodes (id, step, group_id, task_id, is_eval, outcome, reward, num
 class RunStore(AbstractContextManager["RunStore"]):
     """The folder of one run. Safe to use from several threads."""
 
-    def __init__(self, folder: Path) -> None:
-        """Use `create` or `open`; they say clearly what is wrong with the folder."""
+    def __init__(self, folder: Path, *, reads_only: bool = False) -> None:
+        """Use `create`, `open` or `look`; they say clearly what is wrong with the folder."""
         self.folder = folder
         self._lock = threading.RLock()
-        self._db = _connect(folder)
+        self._db = _connect(folder, reads_only=reads_only)
         self._writer_lock: int | None = None
         """File descriptor that marks this process as the run's writer. None: it has only read so far."""
         self._journal: Journal | None = None
@@ -102,17 +102,19 @@ class RunStore(AbstractContextManager["RunStore"]):
     def open(cls, folder: Path | str) -> RunStore:
         """A run that exists. Raises UserError, naming what was found instead."""
         folder = Path(folder)
-        if not (folder / "run.db").is_file():
-            found = "is not there" if not folder.exists() else "holds no run.db"
-            near = sorted(path.parent.name for path in folder.parent.glob("*/run.db"))
-            known = f"; runs beside it: {', '.join(near)}" if near else ""
-            raise UserError(f"{str(folder)!r} is not the folder of a run: it {found}{known}")
+        _check_is_run(folder)
         store = cls(folder)
         if left_behind(folder) and os.access(folder, os.W_OK):
             with suppress(UserError):  # another process writes the run, and has done so before
                 store._become_writer()
             store._release_writer()
         return store
+
+    @classmethod
+    def look(cls, folder: Path | str) -> RunStore:
+        """A run that exists, whoever writes it meanwhile; nothing of it is changed. Raises UserError as `open` does."""
+        _check_is_run(Path(folder))
+        return cls(Path(folder), reads_only=True)
 
     @classmethod
     def go_on(cls, folder: Path | str, config_text: str, *, step: int) -> RunStore:
@@ -366,9 +368,17 @@ def _broken_off(found: Unfinished) -> Episode:
     )
 
 
-def _connect(folder: Path) -> Database:
+def _check_is_run(folder: Path) -> None:
+    if not (folder / "run.db").is_file():
+        found = "is not there" if not folder.exists() else "holds no run.db"
+        near = sorted(path.parent.name for path in folder.parent.glob("*/run.db"))
+        known = f"; runs beside it: {', '.join(near)}" if near else ""
+        raise UserError(f"{str(folder)!r} is not the folder of a run: it {found}{known}")
+
+
+def _connect(folder: Path, *, reads_only: bool) -> Database:
     with _explained(folder, "open run.db"):
-        db = Database(folder / "run.db")
+        db = Database(folder / "run.db", reads_only=reads_only)
         sql = "SELECT user_version, NOT EXISTS (SELECT 1 FROM sqlite_master) FROM pragma_user_version"
         ((found, is_empty),) = db.rows(sql)
         if is_empty:

@@ -1,0 +1,170 @@
+"""A run in Python: its steps, episodes, turns and tokens as tables of pandas.
+
+Knows: the run store, pandas (when a table is asked for).  Knows not: who writes the run meanwhile.
+Invariant: a run that is looked at is not changed, also while it trains; a table shows what was there when it was made.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import AbstractContextManager
+from html import escape
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Self
+
+import yaml
+
+from ludus.errors import UserError
+from ludus.runs.decoder import decoder_of
+from ludus.runs.store import RunStore
+from ludus.runs.view import Decode, TurnView, view_turns
+from ludus.types import Episode
+
+if TYPE_CHECKING:
+    import pandas as pd  # type: ignore[import-untyped]
+
+_EPISODES = (
+    *("id", "step", "group_id", "task_id", "is_eval", "outcome", "reward"),
+    *("num_turns", "num_sampled_tokens", "finished_at"),
+)
+_TURNS = (
+    *("episode_id", "step", "turn_id", "number", "agent", "follows", "fork", "prompt", "reply"),
+    *("num_tokens", "mean_logprob", "reward", "advantage", "mask", "ended_by", "started_at", "finished_at"),
+)
+_TOKENS = ("episode_id", "step", "turn_id", "place", "token_id", "text", "logprob", "version", "advantage", "mask")
+
+
+def load_run(folder: Path | str) -> LoadedRun:
+    """The run in a folder such as `runs/guess`: finished, broken off, or still training.
+
+    Raises UserError if there is none.
+    """
+    return LoadedRun(RunStore.look(folder))
+
+
+class LoadedRun(AbstractContextManager["LoadedRun"]):
+    """What a run has recorded until now. Tables are made anew whenever they are asked for."""
+
+    def __init__(self, store: RunStore) -> None:
+        self._store = store
+        self._decode: Decode | None = None
+        self._looked_for_model = False
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        return f"LoadedRun({str(self._store.folder)!r}: {self._said})"
+
+    def _repr_html_(self) -> str:
+        shown = self.steps()
+        wanted = ("rollout/reward", "rollout/success", "eval/reward", "eval/success", "train/loss", "train/entropy")
+        known = [name for name in wanted if name in shown.columns]
+        return f"<b>{escape(self._store.name)}</b>: {escape(self._said)}{shown[known].tail(10).to_html()}"
+
+    @property
+    def config(self) -> dict[str, Any]:
+        """Every key with its value, as `config.yaml` has them."""
+        return dict(yaml.safe_load(self._store.config_text) or {})
+
+    @property
+    def summary(self) -> dict[str, Any] | None:
+        """`summary.json`. None: the run has not ended."""
+        return self._store.summary()
+
+    def steps(self) -> pd.DataFrame:
+        """One row a step, indexed by it; a column for each metric, NaN where a step has none."""
+        rows = self._store.metrics()
+        frame = _frame([values for _, values in rows])
+        frame.index = _pandas().Index([step for step, _ in rows], name="step", dtype="int64")
+        return frame
+
+    def episodes(self) -> pd.DataFrame:
+        """One row for each attempt at an episode, in the order in which they ended. `step` is NaN outside of one."""
+        return _frame(self._store.episode_rows(), _EPISODES)
+
+    def turns(self, step: int | None = None) -> pd.DataFrame:
+        """One row for each answer of the model. `prompt` is what was new to it, `mask` why it was not trained.
+
+        step: of the episodes that are read. None: all.
+        """
+        rows = (_turn_row(episode, number, view) for episode, number, view in self._views(step))
+        return _frame(self._of_steps(rows), _TURNS)
+
+    def tokens(self, step: int | None = None) -> pd.DataFrame:
+        """One row for each sampled token: its logprob as it was sampled, its turn's advantage or mask.
+
+        step: of the episodes that are read. None: all, 10 columns for every token of the run.
+        """
+        rows = (row for episode, _, view in self._views(step) for row in _token_rows(episode, view))
+        return _frame(self._of_steps(rows), _TOKENS)
+
+    def episode(self, episode_id: str) -> Episode:
+        """The record of the last attempt with this id. Raises UserError if there is none."""
+        return self._store.episode(episode_id)
+
+    def close(self) -> None:
+        """Closing twice is allowed."""
+        self._store.close()
+
+    @property
+    def _said(self) -> str:
+        steps = [step for step, _ in self._store.metrics()]
+        state = "ended" if self.summary is not None else "not ended"
+        return f"{max(steps, default=0)} steps, {self._store.num_episodes} episodes, {state}"
+
+    def _views(self, step: int | None) -> Iterator[tuple[Episode, int, TurnView]]:
+        if not self._looked_for_model:
+            self._decode, self._looked_for_model = decoder_of(self._store), True
+        credit = self._store.credit()
+        for episode in self._store.episodes(step=step):
+            for number, view in enumerate(view_turns(episode, decode=self._decode, credit=credit), start=1):
+                yield episode, number, view
+
+    def _of_steps(self, rows: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
+        steps = {row["id"]: row["step"] for row in self._store.episode_rows()}
+        return [row | {"step": steps[row["episode_id"]]} for row in rows]
+
+
+def _turn_row(episode: Episode, number: int, view: TurnView) -> dict[str, Any]:
+    turn = view.turn
+    return {
+        "episode_id": episode.id,
+        "turn_id": turn.id,
+        "number": number,
+        "agent": turn.agent,
+        "follows": turn.follows,
+        "fork": turn.fork,
+        "prompt": "\n".join(f"{message.role}: {message.content or ''}" for message in view.new_messages),
+        "reply": turn.reply.content,
+        "num_tokens": len(view.tokens),
+        "mean_logprob": view.mean_logprob,
+        "reward": view.reward,
+        "advantage": view.advantage,
+        "mask": view.mask,
+        "ended_by": view.ended_by,
+        "started_at": turn.started_at,
+        "finished_at": turn.finished_at,
+    }
+
+
+def _token_rows(episode: Episode, view: TurnView) -> Iterator[dict[str, Any]]:
+    known = {"episode_id": episode.id, "turn_id": view.turn.id, "advantage": view.advantage, "mask": view.mask}
+    for place, token in enumerate(view.tokens):
+        numbers = {"token_id": token.id, "text": token.text, "logprob": token.logprob, "version": token.version}
+        yield known | {"place": place} | numbers
+
+
+def _frame(rows: list[Any] | list[Mapping[str, float]], columns: tuple[str, ...] | None = None) -> pd.DataFrame:
+    return _pandas().DataFrame(rows, columns=None if columns is None else list(columns))
+
+
+def _pandas() -> Any:
+    try:
+        import pandas as pd
+    except ModuleNotFoundError:
+        raise UserError("tables of a run need pandas: pip install 'ludus[frames]'") from None
+    return pd
