@@ -69,8 +69,8 @@ def own_loss(
 def own_advantages(
     groups: Sequence[GroupReturns], *, path: str, kwargs: Mapping[str, Any], members: int, measured: Sequence[str]
 ) -> list[Advantages]:
-    """What the user's function returns. Raises UserError unless it has the groups, members and turns of the returns."""
-    del measured  # it is there
+    """What the user's function returns. Raises UserError unless it has the groups, members and turns of the returns,
+    and what a critic learns wherever `measured` has its values."""
     for each in groups:
         if len(each.returns) < members:
             raise UserError(f"the advantage {path!r} needs {members} members, and group {each.group.id!r} has fewer")
@@ -79,6 +79,7 @@ def own_advantages(
         raise UserError(f"the advantage {path!r} returned {len(answer)} groups of {len(groups)}")
     for each, advantages in zip(groups, answer, strict=True):
         _check_advantages(each, advantages, path)
+        _check_tokens(each, advantages, path, has_critic="values" in measured)
     return answer
 
 
@@ -93,6 +94,27 @@ def _check_advantages(given: GroupReturns, advantages: Advantages, path: str) ->
         for turn_id, value in advantages[episode_id].items():
             if not (value is None or isinstance(value, TokenAdvantages) or math.isfinite(value)):
                 raise UserError(f"{where} the advantage of turn {turn_id!r} must be a finite number, got {value}")
+
+
+def _check_tokens(given: GroupReturns, advantages: Advantages, path: str, *, has_critic: bool) -> None:
+    """Of turns that were measured: an advantage for each measured token, and for a critic what it is to learn of it."""
+    credit = {turn_id: value for turns in advantages.values() for turn_id, value in turns.items()}
+    for turn_id, numbers in given.measured.items():
+        value = credit.get(turn_id)
+        where = f"the advantage {path!r}, in group {given.group.id!r}: turn {turn_id!r}"
+        is_whole = isinstance(value, TokenAdvantages) and None not in (value.values, value.value_targets)
+        if has_critic and value is not None and not is_whole:
+            got = "TokenAdvantages without them" if isinstance(value, TokenAdvantages) else value
+            raise UserError(
+                f"{where} must have TokenAdvantages with values and value_targets, from which the critic learns, or "
+                f"None, got {got}; return them for every measured turn, or leave 'values' out of advantage.measured"
+            )
+        length = len(next(iter(numbers.columns().values())))
+        if isinstance(value, TokenAdvantages) and len(value.advantages) != length:
+            raise UserError(
+                f"{where} must have the advantages of {length} tokens, those that were measured, got "
+                f"{len(value.advantages)}"
+            )
 
 
 def _needs_of_loss(settings: OwnLossSettings) -> Needs:

@@ -14,6 +14,7 @@ import torch
 from safetensors import safe_open
 from torch import nn
 
+from ludus.errors import UserError
 from ludus.models.load import LoadedModel
 
 # As transformers' classes for sequences and tokens name it.
@@ -23,14 +24,20 @@ HEAD_NAME = "score.weight"
 def with_scalar_head(model: LoadedModel) -> LoadedModel:
     """The model with a head of one row, which is trained; `model` itself must not be used any more.
 
-    model: whole, or loaded with `is_mapped` and not cut yet.
+    model: whole, or loaded with `is_mapped` and not cut yet. Raises UserError if the saved head is not of one row.
     """
     old, module = model.head_weight, model.module
     weight = torch.zeros(1, old.shape[1], dtype=old.dtype, device=old.device)
     for path in sorted(model.folder.glob("*.safetensors")):
         with safe_open(path, framework="pt") as file:
             if HEAD_NAME in set(file.keys()):
-                weight.copy_(file.get_tensor(HEAD_NAME))
+                saved = file.get_tensor(HEAD_NAME)
+                if saved.shape != weight.shape:
+                    raise UserError(
+                        f"{HEAD_NAME} in {str(path)!r} must have the shape {tuple(weight.shape)}, one number of each "
+                        f"token, got {tuple(saved.shape)}; take a model that was trained with num_labels=1"
+                    )
+                weight.copy_(saved)
     head = nn.Linear(old.shape[1], 1, bias=False, device="meta")
     head.weight = nn.Parameter(weight)
     module.config.tie_word_embeddings = False

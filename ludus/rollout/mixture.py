@@ -49,8 +49,10 @@ class Mixture:
     """
 
     def __init__(self, sources: Sequence[Source], seed: int) -> None:
-        if not sources or not all(map(len, (source.rows for source in sources))):
-            raise UserError("the training dataset has no rows")
+        empty = [source.name for source in sources if not len(source.rows)]
+        if empty or not sources:
+            of_name = f" {empty[0]!r} (train_dataset.mix.{empty[0]})" if any(empty) else ""
+            raise UserError(f"the training dataset{of_name} has no rows")
         self._weights = [source.weight for source in sources]
         self._phases = [derive_seed(seed, "phase", source.name) / 2**63 for source in sources]
         self._counts = [0] * len(sources)

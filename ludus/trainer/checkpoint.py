@@ -83,7 +83,7 @@ def read_state(folder: Path, ranks: Ranks, device: torch.device) -> tuple[int, d
             for name, step in moved.items()
         },
         "num_batches": about["num_batches"],
-        "loss_scale": about["loss_scale"],
+        "loss_scale": about.get("loss_scale"),  # None: written before there was one
         "shapes": {name: tuple(shape) for name, shape in shapes.items()},
     }
     return about["version"], state

@@ -38,7 +38,8 @@ class LossScale:
     def state(self) -> tuple[float, int]:
         return self.factor, self.num_finite
 
-    def load_state(self, state: tuple[float, int]) -> None:
-        """Take over what `state` returned; where no factor is needed there is none to take over."""
-        if self.is_needed:
+    def load_state(self, state: tuple[float, int] | None) -> None:
+        """Take over what `state` returned; where no factor is needed there is none to take over. None: none was kept,
+        and the factor stays as it begins."""
+        if self.is_needed and state is not None:
             self.factor, self.num_finite = float(state[0]), int(state[1])

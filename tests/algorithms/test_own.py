@@ -7,10 +7,13 @@ import pytest
 import torch
 
 from ludus.algorithms import AlgorithmSettings, GroupReturns, LossInputs, algorithm_of
+from ludus.algorithms.measured import TokenNumbers
 from ludus.errors import UserError
 from ludus.types import Group
 
 OWN = """
+from ludus.algorithms import TokenAdvantages
+
 def loss(inputs, *, slope=1.0):
     return -slope * inputs.advantages_N * inputs.logprobs_N, {"mine": inputs.logprobs_N.detach().mean()}
 
@@ -28,8 +31,17 @@ def advantage(groups, *, times=1.0):
 def fewer(groups): return []
 def without_member(groups): return [{} for _ in groups]
 def without_turn(groups): return [{m: {} for m in each.returns} for each in groups]
+def floats(groups): return [{m: dict.fromkeys(ts, 0.5) for m, ts in each.returns.items()} for each in groups]
+def without_targets(groups): return by_token(groups, TokenAdvantages((0.5, 0.5), (0.0, 0.0)))
+def too_short(groups): return by_token(groups, TokenAdvantages((0.5,), (0.0,), (0.0,)))
+def whole(groups): return by_token(groups, TokenAdvantages((0.5, 0.5), (0.0, 0.0), (0.5, 0.5)))
+def by_token(groups, first):
+    return [{m: {t: first if t == "t" else None for t in ts} for m, ts in each.returns.items()} for each in groups]
+
 def endless(groups): return [{m: dict.fromkeys(ts, 1e999) for m, ts in each.returns.items()} for each in groups]
 """
+
+NUMBERS = TokenNumbers(values=(0.0, 0.0))
 
 
 @pytest.fixture
@@ -93,6 +105,29 @@ def test_an_own_advantage_that_cannot_be_is_named(own: Path, name: str, message:
     """By its import string and the group."""
     with pytest.raises(UserError, match=message):
         algorithm_of(AlgorithmSettings(advantage=f"{own}:{name}")).advantages(returns())
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("floats", r"turn 't' must have TokenAdvantages with values and value_targets, .* or None, got 0\.5; return"),
+        ("without_targets", r"turn 't' must have .*, got TokenAdvantages without them"),
+        ("too_short", "turn 't' must have the advantages of 2 tokens, those that were measured, got 1"),
+    ],
+)
+def test_what_a_critic_cannot_learn_from_is_named(own: Path, name: str, message: str) -> None:
+    """By its turn, before it is packed into a row; all values and targets, or no credit, are taken."""
+    given = [
+        GroupReturns(Group("g", "task", ()), {"a": {"t": 1.0, "u": 1.0}}, measured=dict.fromkeys("tu", NUMBERS)),
+    ]
+    settings = {"kind": "own", "measured": ["values"]}
+    estimators = {
+        each: algorithm_of(AlgorithmSettings(advantage={**settings, "path": f"{own}:{each}"}))  # type: ignore[arg-type]
+        for each in (name, "whole")
+    }
+    with pytest.raises(UserError, match=message):
+        estimators[name].advantages(given)
+    assert estimators["whole"].advantages(given)[0]["a"]["u"] is None
 
 
 def test_functions_are_imported_when_they_are_asked_for(own: Path) -> None:

@@ -9,7 +9,7 @@ from dataclasses import asdict
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ludus.errors import ConfigError, UserError
@@ -106,6 +106,7 @@ def test_a_solved_source_gives_way() -> None:
     assert names.count("easy") == 4 and names.count("hard") == 8
 
 
+@settings(deadline=None)
 @given(st.lists(st.sampled_from([(0, 0), (0, 1), (1, 1)]), min_size=40, max_size=40), st.integers(0, 39))
 def test_taken_up_anywhere_the_same_rows_come(results: list[tuple[int, int]], stop: int) -> None:
     """A stream that goes on from its cursor and the state, through JSON, plays what the whole one plays."""
@@ -120,13 +121,13 @@ def test_taken_up_anywhere_the_same_rows_come(results: list[tuple[int, int]], st
             ordinals.append(task.ordinal)
         return ordinals
 
-    settings = CurriculumSettings(solved=1.0, hopeless=0.0, last_groups=2)
-    whole = run(make_stream(settings, 3), range(40))
-    first = make_stream(settings, 3)
+    by_success = CurriculumSettings(solved=1.0, hopeless=0.0, last_groups=2)
+    whole = run(make_stream(by_success, 3), range(40))
+    first = make_stream(by_success, 3)
     begun = run(first, range(stop))
     assert first.curriculum is not None
     state = CurriculumState.of_json(json.loads(json.dumps(asdict(first.curriculum.state))))
-    rest = run(make_stream(settings, 3, state=state, next_ordinal=first.next_ordinal), range(stop, 40))
+    rest = run(make_stream(by_success, 3, state=state, next_ordinal=first.next_ordinal), range(stop, 40))
     assert begun + rest == whole
 
 

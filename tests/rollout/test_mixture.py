@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from ludus.errors import UserError
 from ludus.rollout.mixture import Mixture, Source, row_named
 from ludus.rollout.tasks import GroupStream
 
@@ -33,6 +34,12 @@ def test_no_source_is_further_from_its_share_than_one_group_a_source(
     counts = Counter(mixture.at(ordinal)[0] for ordinal in range(count))
     for idx, weight in enumerate(weights):
         assert abs(counts[idx] - count * weight / sum(weights)) < 1 + len(weights)
+
+
+def test_a_source_without_rows_is_named() -> None:
+    """As the configuration calls it."""
+    with pytest.raises(UserError, match=r"the training dataset 'code' \(train_dataset\.mix\.code\) has no rows"):
+        Mixture([Source([{}], "sums"), Source([], "code")], seed=1)
 
 
 def test_shares_of_whole_passes_are_exact() -> None:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
 import torch
 
-from ludus.trainer.checkpoint import write_state
+from ludus.trainer.checkpoint import STATE_FILE, read_state, write_state
 from ludus.trainer.ranks import SingleRank
 
 
@@ -23,3 +24,14 @@ def test_a_disk_that_refuses_the_tensors_is_an_os_error(tmp_path: Path) -> None:
     }
     with pytest.raises(OSError, match="directory"):
         write_state(tmp_path, 1, state, SingleRank())
+
+
+def test_a_checkpoint_without_a_loss_scale_is_read(tmp_path: Path) -> None:
+    """As they were written before float16 was trained."""
+    state = {"masters": {"w": torch.ones(1)}, "moments": {}, "num_batches": 3, "loss_scale": (1.0, 0)}
+    write_state(tmp_path, 1, {**state, "shapes": {"w": (1,)}}, SingleRank())
+    about = json.loads((tmp_path / STATE_FILE).read_text())
+    del about["loss_scale"]
+    (tmp_path / STATE_FILE).write_text(json.dumps(about))
+    version, read = read_state(tmp_path, SingleRank(), torch.device("cpu"))
+    assert (version, read["num_batches"], read["loss_scale"], read["masters"]["w"]) == (1, 3, None, torch.ones(1))

@@ -19,3 +19,10 @@ def test_where_none_is_needed_it_stays_one() -> None:
     scale.update(is_finite=False)
     scale.load_state((1024.0, 3))
     assert scale.factor == 1
+
+
+def test_where_none_was_kept_it_begins_anew() -> None:
+    """A checkpoint that was written before there was a factor has none."""
+    scale = LossScale(is_needed=True)
+    scale.load_state(None)
+    assert scale.state() == (65536, 0)

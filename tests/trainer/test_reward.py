@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import torch
+from safetensors.torch import save_file
 from torch import Tensor
 
 from ludus.algorithms.reward_loss import TokenPair, reward_loss
+from ludus.errors import UserError
 from ludus.models.load import load_model
-from ludus.models.scalar_head import with_scalar_head
+from ludus.models.scalar_head import HEAD_NAME, with_scalar_head
 from ludus.models.settings import ModelSettings
 from ludus.trainer.reward import RewardTrainer
 from ludus.trainer.settings import TrainerSettings
@@ -53,3 +56,14 @@ def test_the_gradient_is_that_of_whole_sequences(row_tokens: int, tiny_model_fol
         forward.differentiate(forward.tensors(row), lambda _, slope=slope: slope, sink_1D=plain.optimizer.sink(name))
     assert relative_difference(gradients, dict(plain.optimizer.gradients())) < 1e-5
     assert seen["train/loss"] == pytest.approx(float(loss.detach()), rel=1e-5)
+
+
+def test_a_head_of_several_labels_is_named(tiny_model_folder: Path, tmp_path: Path) -> None:
+    """With its file, its shape and the one that is allowed; not as torch says it."""
+    model = load_model(ModelSettings(path=str(tiny_model_folder), dtype="float32"))
+    width = model.head_weight.shape[1]
+    save_file({HEAD_NAME: torch.zeros(3, width)}, tmp_path / "head.safetensors")
+    with pytest.raises(
+        UserError, match=rf"head.safetensors' must have the shape \(1, {width}\), .* got \(3, {width}\)"
+    ):
+        with_scalar_head(replace(model, folder=tmp_path))
