@@ -141,7 +141,9 @@ class HostedModel:
 
     async def save(self) -> Path:
         """The folder of the weights of this step, which is durable."""
-        self.progress = replace(self.progress, train_seconds=self._clock.train_seconds)
+        self.progress = replace(
+            self.progress, train_seconds=self._clock.train_seconds, num_episodes=self.run.store.num_episodes
+        )
         return await self._work.run(self._save)
 
     @property

@@ -6,6 +6,7 @@ Invariant: a model that cannot be opened leaves no folder behind that stands in 
 
 from __future__ import annotations
 
+import logging
 from collections.abc import AsyncIterator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
@@ -24,6 +25,8 @@ from ludus.teachers.teacher import Teacher
 if TYPE_CHECKING:
     from ludus.trainer.sharded import ShardedTrainer
     from ludus.trainer.step import ModelTrainer
+
+logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,6 +63,9 @@ async def open_run(
         if goes_on:
             store = stack.enter_context(RunStore.go_on(config.folder, text, step=start.step))
             set_aside_later(store.checkpoints, start.step)
+            if store.num_episodes < start.num_episodes:
+                said = "run.db holds %d of the %d episodes that the checkpoint of step %d knew of; the others are lost"
+                logger.warning(said, store.num_episodes, start.num_episodes, start.step)
         else:
             store = stack.enter_context(RunStore.create(config.run_root, config.name, text))
         store.export_to(stack.enter_context(exporter))

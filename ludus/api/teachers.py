@@ -21,6 +21,7 @@ from ludus.errors import ConfigError, UserError
 from ludus.loop.checkpoint import Checkpoint, whole_checkpoint
 from ludus.models.settings import ModelSettings
 from ludus.rollout.mixture import Source, row_named
+from ludus.runs.folder import trained_model
 from ludus.teachers.base import Scorer
 from ludus.teachers.engine import EngineScorer
 from ludus.teachers.hints import Hints
@@ -99,7 +100,7 @@ def _of_run(folder: Path) -> tuple[dict[str, Any], Checkpoint | None]:
     Raises UserError if the run has neither ended nor saved a checkpoint.
     """
     if (folder / "model").is_dir():
-        return {"path": str(folder / "model")}, None
+        return {"path": str(trained_model(folder))}, None
     found = whole_checkpoint(folder / "checkpoints")
     if found is None:
         raise UserError(f"teacher.path: the run {str(folder)!r} has no model and no checkpoint yet; train it first")

@@ -38,6 +38,7 @@ from ludus.rollout.mixture import Source, derive_seed
 from ludus.rollout.online import OnGateway, OnlineRollouts
 from ludus.rollout.runner import Players
 from ludus.rollout.settings import OnlineSettings
+from ludus.runs.folder import read_config
 from ludus.runs.store import RunStore
 from ludus.settings import leaves
 
@@ -247,8 +248,12 @@ class Trainer:
         if not resume:
             RunStore.check_free(config.run_root, config.name)
             return None
-        with RunStore.open(config.folder) as store:
-            before, now = map(_stream_values, (store.config_text, config.to_yaml()))
+        RunStore.check_there(config.folder)
+        now = _stream_values(yaml.safe_load(config.to_yaml()))
+        try:
+            before = _stream_values(read_config(config.folder))
+        except UserError:  # which is said when the run is opened; the rows are compared all the same
+            before = now
         for key, new in now.items():
             if before[key] != new:
                 raise ConfigError(
@@ -268,9 +273,8 @@ class Trainer:
         return found
 
 
-def _stream_values(text: str) -> dict[str, object]:
+def _stream_values(values: Mapping[str, Any]) -> dict[str, object]:
     """By key what decides which groups a run of this configuration plays."""
-    values = yaml.safe_load(text)
     known, mix = dict(leaves(values)), values["train_dataset"].get("mix", {})
     weights = [f"{name}: {source['weight']}" for name, source in mix.items()]
     return {".".join(path): known.get(path) for path in _STREAM_KEYS} | {"train_dataset.mix": weights}

@@ -12,6 +12,7 @@ from typing import Any
 
 import typer
 from rich.console import Console
+from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
@@ -27,6 +28,12 @@ def show_admin_key(key: str, given: str | None) -> None:
     """Once, if it was made here. given: the one that the user chose."""
     if given is None:
         say(f"admin key [bold]{key}[/], shown this once")
+
+
+def show_damages(found: Sequence[str]) -> None:
+    """What of a run is not as it was written, on stderr: what follows is of what can be read."""
+    for sentence in found:
+        Console(stderr=True).print(f"[yellow]damaged:[/] {escape(sentence)}", highlight=False, soft_wrap=True)
 
 
 def say_json(body: Mapping[str, Any]) -> None:

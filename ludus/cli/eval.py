@@ -14,6 +14,7 @@ from ludus.cli.console import plain_table, say_json, waiting
 from ludus.cli.options import JsonAlone, Overrides, file_and_keys
 from ludus.compat.config import Config, load_config
 from ludus.errors import UserError
+from ludus.runs.folder import read_config, trained_model
 
 
 def evaluate(
@@ -53,13 +54,13 @@ def eval_config(source: Path | None, overrides: list[str]) -> Config:
     """The configuration of a file, or that of a run with the model that it trained. source: None: of keys alone."""
     if source is None or not source.is_dir():
         return load_config(source, overrides)
-    model = source / "model"
-    if not (source / "config.yaml").is_file():
-        raise UserError(f"{str(source)!r} is not the folder of a run: it holds no config.yaml")
-    if not model.is_dir():
+    try:
+        read_config(source)
+    except UserError as error:
         raise UserError(
-            f"the run {source.name!r} has no trained model yet: {str(model)!r} is missing; "
-            f"end its training first (ludus train {source / 'config.yaml'} --resume)"
-        )
+            f"{str(source)!r} cannot say what to play: {error}. Give the file that it was trained with: ludus eval "
+            f"run.yaml model.path={source / 'model'}"
+        ) from error
+    model = trained_model(source)
     trained = [f"model.path={json.dumps(str(model.resolve()))}", "model.lora=null"]
     return load_config(source / "config.yaml", [*trained, *overrides])

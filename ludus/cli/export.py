@@ -7,7 +7,7 @@ from typing import Annotated
 
 from typer import Argument, Option
 
-from ludus.cli.console import say
+from ludus.cli.console import say, show_damages
 from ludus.runs.export import WRITERS, Format
 from ludus.runs.interactions import Style, interactions
 from ludus.runs.store import RunStore
@@ -26,6 +26,7 @@ def export(
     """
     path = run / f"export.{format_}" if out is None else out
     with RunStore.open(run) as store:
+        show_damages(store.damages())
         rows = (row for episode in store.episodes() for row in interactions(episode, style))
         count = WRITERS[format_](rows, path)
     say(f"{path}: {count:,} rows")

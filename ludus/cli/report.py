@@ -7,7 +7,7 @@ from typing import Annotated
 
 from typer import Argument
 
-from ludus.cli.console import say
+from ludus.cli.console import say, show_damages
 from ludus.runs.decoder import decoder_of
 from ludus.runs.report import write_report
 from ludus.runs.store import RunStore
@@ -24,6 +24,7 @@ def report(run: Annotated[Path, Argument(metavar="RUN", help="The run's folder, 
     [bold]Example:[/]  ludus report runs/guess
     """
     with RunStore.open(run) as store:
+        show_damages(store.damages())
         decode = decoder_of(store)
         if decode is None:
             say("[dim]The run's model is not on this machine: tokens are shown as ids.[/]")

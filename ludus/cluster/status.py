@@ -59,6 +59,10 @@ class RunStatus:
     roles: Sequence[RoleView] = ()
 
 
+class _DamagedError(UserError):
+    """The file is not what was written."""
+
+
 def write_status(folder: Path, run_status: RunStatus) -> None:
     """Write the status into the run's folder, over the one before."""
     folder.mkdir(parents=True, exist_ok=True)
@@ -77,13 +81,23 @@ def read_status(folder: Path) -> RunStatus | None:
         return None
     except OSError as error:
         raise UserError(f"cannot read {folder / NAME}: {error.strerror}; it is its owner's alone") from None
-    content = json.loads(text)
-    return RunStatus(HeadView(**content["head"]), [RoleView(**role) for role in content["roles"]])
+    except UnicodeDecodeError:
+        text = ""
+    try:
+        content = json.loads(text)
+        return RunStatus(HeadView(**content["head"]), [RoleView(**role) for role in content["roles"]])
+    except (ValueError, KeyError, TypeError):
+        raise _DamagedError(
+            f"{folder / NAME} is damaged: which processes the run has is not known. If none lives any more, remove it"
+        ) from None
 
 
 def is_free(folder: Path) -> bool:
-    """The folder has no status, or this process's own."""
-    run_status = read_status(folder)
+    """The folder has no status, or this process's own, or one that is nobody's as it can no longer be read."""
+    try:
+        run_status = read_status(folder)
+    except _DamagedError:
+        return True
     return run_status is None or (run_status.head.pid, run_status.head.host) == (os.getpid(), socket.gethostname())
 
 

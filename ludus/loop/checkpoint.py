@@ -54,6 +54,8 @@ class RunProgress:
     eval_seconds: float = 0.0
     ledger: Ledger = field(default_factory=Ledger)
     """Of all tokens sampled until then. What was sampled between a checkpoint and a crash is not in it."""
+    num_episodes: int = 0
+    """In the run's record, at least: what of them is not there later was lost."""
     eval_before: Mapping[str, float] = field(default_factory=dict)
     """What the evaluation before training came to; empty without one."""
     memory: Memory = field(default_factory=dict)

@@ -7,6 +7,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any, Protocol
 
 from ludus.episodes.ledger import Ledger
+from ludus.processes.checksums import Checksums
 from ludus.runs.metrics import Metrics
 
 
@@ -35,6 +36,8 @@ class RunSummary:
     peak_rss_mb: float = 0.0
     model: str | None = None
     """Folder of the trained model. None: nothing was trained."""
+    model_files: Checksums = field(default_factory=dict)
+    """Of the files in that folder."""
     signal: int | None = None
     """That interrupted the run. None: none did."""
     commit: str | None = None

@@ -33,6 +33,7 @@ from ludus.loop.observer import Observer, RunSummary
 from ludus.loop.settings import CheckpointSettings, EvalSettings
 from ludus.loop.step import Learner, train_step
 from ludus.loop.trainer_thread import TrainerThread
+from ludus.processes.checksums import checksums
 from ludus.processes.gather import first_of
 from ludus.rollout.curriculum import Curriculum
 from ludus.rollout.groups import GroupSource, TakenGroups
@@ -224,6 +225,7 @@ async def _save(
         train_seconds=run.clock.train_seconds,
         eval_seconds=run.clock.eval_seconds,
         ledger=run.ledger,
+        num_episodes=components.store.num_episodes,
     )
     with run.clock.measure("checkpoint"):
         how = {"save_trainer": components.learner.save, "keep": plan.checkpoint.keep}
@@ -310,6 +312,7 @@ def _conclude(components: RunComponents, run: _RunState, stopped_by: str, *, mod
         reward_after=after.get("eval/reward"),
         peak_rss_mb=round(peak_rss_mb(), 1),
         model=str(model) if model is not None else None,
+        model_files=checksums(model) if model is not None else {},
         signal=components.interrupts.signal if stopped_by == INTERRUPT else None,
         commit=own_commit(),
         metrics=run.metrics,

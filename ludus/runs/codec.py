@@ -21,7 +21,7 @@ from ludus.types import Episode, Message, Node, SessionRecord, Span, ToolSpec, T
 Item = TypeVar("Item")
 KindT = TypeVar("KindT")
 
-FORMAT = 2
+FORMAT = 3
 """Version of this layout; a run folder of another one is refused by name."""
 _NOTHING = Message("user")
 
@@ -113,6 +113,12 @@ class SessionReader:
         self._tools: list[ToolSpec] = []
         self._nodes: list[Node] = []
         self._turns: dict[str, Turn] = {}
+
+    def fits(self, piece: Piece) -> bool:
+        """It follows what was read so far: no piece between them is missing."""
+        place = piece.turn.node - len(self._nodes)
+        is_next = 0 <= place < len(piece.nodes) and piece.nodes[place].turn_id == piece.turn.id
+        return is_next and (piece.goes_on is None or piece.goes_on in self._turns)
 
     def read(self, piece: Piece) -> None:
         self._messages += piece.new_messages

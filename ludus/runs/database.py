@@ -10,28 +10,44 @@ from __future__ import annotations
 import os
 import sqlite3
 import threading
+import zlib
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 
 class Database:
-    """All methods raise what SQLite raises."""
+    """All methods raise what SQLite raises. SQL has `crc32(blob)`."""
 
-    def __init__(self, path: Path, *, reads_only: bool = False) -> None:
-        """reads_only: nothing is written to the file, whoever writes it meanwhile."""
-        self._lock = threading.RLock()
+    def __init__(self, db: sqlite3.Connection) -> None:
+        """Use `open` or `temporary`."""
+        self._db, self._lock = db, threading.RLock()
+        db.create_function("crc32", 1, lambda data: zlib.crc32(data) if isinstance(data, bytes) else None)
+
+    @classmethod
+    def open(cls, path: Path, *, reads_only: bool = False) -> Self:
+        """The file, which is made if it is not there. reads_only: nothing is written to it."""
         # On a read-only disk it can still be read; SQLite must then not look for its journal.
         is_fixed = not os.access(path.parent, os.W_OK)
         options = "?mode=ro&immutable=1" if is_fixed else "?mode=ro" if reads_only else ""
         if not (options or path.exists()):  # for the user alone, and so are the files that SQLite makes beside it
             os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600))
         uri = path.absolute().as_uri() + options
-        self._db = sqlite3.connect(uri, uri=True, isolation_level=None, check_same_thread=False, timeout=30.0)
-        if not options:
-            self._db.execute("PRAGMA journal_mode = WAL")
-            self._db.execute("PRAGMA synchronous = FULL")
+        db = sqlite3.connect(uri, uri=True, isolation_level=None, check_same_thread=False, timeout=30.0)
+        try:
+            if not options:
+                db.execute("PRAGMA journal_mode = WAL")
+                db.execute("PRAGMA synchronous = FULL")
+        except BaseException:
+            db.close()
+            raise
+        return cls(db)
+
+    @classmethod
+    def temporary(cls) -> Self:
+        """One without a name, empty, that is gone once it is closed."""
+        return cls(sqlite3.connect("", isolation_level=None, check_same_thread=False))
 
     def create(self, schema: str) -> None:
         self._db.executescript(schema)
@@ -39,6 +55,21 @@ class Database:
     def rows(self, sql: str, values: tuple[object, ...] = ()) -> list[tuple[Any, ...]]:
         with self._lock:
             return self._db.execute(sql, values).fetchall()
+
+    def damage(self) -> str | None:
+        """What is wrong with the file, in words. None: its pages hang together. Reads all of it."""
+        try:
+            ((said,),) = self.rows("PRAGMA quick_check(1)")
+        except sqlite3.OperationalError:  # not the file is at fault
+            raise
+        except sqlite3.DatabaseError as error:
+            return str(error)
+        return None if said == "ok" else " ".join(str(said).replace("*** in database main ***", "").split())
+
+    def copy_to(self, path: Path) -> None:
+        """Write all of it to a new file, for the user alone, on the disk when it returns."""
+        with closing(Database.open(path)) as copy, self._lock:
+            self._db.backup(copy._db)
 
     @contextmanager
     def transaction(self) -> Iterator[sqlite3.Connection]:

@@ -5,10 +5,9 @@ Knows: the run's configuration, where models are.  Knows not: what the text is s
 
 from __future__ import annotations
 
-import yaml
-
 from ludus.errors import UserError
 from ludus.models.resolve import resolve_model
+from ludus.runs.folder import read_config
 from ludus.runs.store import RunStore
 from ludus.runs.view import Decode
 from ludus.text.tokenizer import Tokenizer
@@ -16,11 +15,8 @@ from ludus.text.tokenizer import Tokenizer
 
 def decoder_of(store: RunStore) -> Decode | None:
     """Text of the token ids in a run. None: the run's model is not here."""
-    model = (yaml.safe_load(store.config_text) or {}).get("model") or {}
-    reference = model.get("path")
-    if not reference:
-        return None
     try:
-        return Tokenizer.load(resolve_model(str(reference))).decode
+        reference = read_config(store.folder)["model"].get("path")
+        return Tokenizer.load(resolve_model(str(reference))).decode if reference else None
     except UserError:
         return None

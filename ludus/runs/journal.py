@@ -19,6 +19,7 @@ import os
 import threading
 import time
 import uuid
+import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -27,7 +28,7 @@ from typing import Any
 import msgspec
 
 from ludus.errors import BackendError
-from ludus.processes.files import lock
+from ludus.processes.files import lock, set_aside
 from ludus.runs.codec import Piece, SessionReader, SessionWriter, from_bytes, plain, to_bytes
 from ludus.types import Node, SessionRecord, Turn
 
@@ -36,8 +37,8 @@ logger = logging.getLogger(__name__)
 FOLDER = "journal"
 SEGMENT_BYTES = 16 * 2**20  # a file this large is read in a second, and is deleted when its sessions have ended
 _SUFFIX = ".turns"
-_LENGTH_BYTES = 4
-"""Before each entry, its length; the longest context's turn has some MiB."""
+_NUMBER_BYTES = 4
+"""Before each entry, its length and its CRC-32; the longest context's turn has some MiB."""
 
 
 class _Entry(msgspec.Struct, array_like=True):
@@ -120,7 +121,7 @@ class Journal:
     def _append(self, session_id: str, session: _OpenSession, **told: Any) -> None:
         entry = to_bytes(_Entry(session_id, plain(session.info), **told))
         session.info = {}
-        session.unwritten += len(entry).to_bytes(_LENGTH_BYTES) + entry
+        session.unwritten += len(entry).to_bytes(_NUMBER_BYTES) + zlib.crc32(entry).to_bytes(_NUMBER_BYTES) + entry
         try:
             if not self._segments or self._segments[-1].num_bytes >= self._segment_bytes:
                 self._folder.mkdir(parents=True, exist_ok=True)
@@ -189,30 +190,44 @@ class _Segment:
 
 def left_behind(run_folder: Path) -> tuple[Path, ...]:
     """Segments whose processes have ended, each process's in order."""
-    return tuple(path for path in sorted((run_folder / FOLDER).glob(f"*{_SUFFIX}")) if _is_free(path))
+    return tuple(path for path in sorted((run_folder / FOLDER).glob(f"[0-9]*{_SUFFIX}")) if _is_free(path))
 
 
 def read_unfinished(paths: Sequence[Path]) -> tuple[Unfinished, ...]:
-    """The sessions in these segments, in the order of their first entries. An entry that was cut short is left out."""
+    """The sessions in these segments, in the order of their first entries.
+
+    An entry that is not as it was written is left out, and what follows it in its session.
+    """
     found: dict[str, Unfinished] = {}
     for path in paths:
         for entry in _entries(path):
+            if entry is None:
+                continue
             session = found.setdefault(entry.session, Unfinished(SessionReader(entry.session)))
             session.info = entry.info or session.info
             session.rewards.update(entry.rewards)
-            if entry.piece is not None:
+            if entry.piece is not None and session.reader.fits(entry.piece):
                 session.reader.read(entry.piece)
     return tuple(found.values())
 
 
-def _entries(path: Path) -> Iterator[_Entry]:
+def discard(paths: Sequence[Path]) -> None:
+    """Remove segments that were read, and set those aside of which something could not be."""
+    for path in paths:
+        if None in _entries(path):
+            logger.warning("%s is damaged: turns of open sessions are lost; it is kept as %s", path, set_aside(path))
+        else:
+            path.unlink(missing_ok=True)
+
+
+def _entries(path: Path) -> Iterator[_Entry | None]:
+    """Those in the segment; None in place of one that is not as it was written, or was cut short."""
     with path.open("rb") as file:
-        while length := file.read(_LENGTH_BYTES):
-            try:
-                yield from_bytes(file.read(int.from_bytes(length)), _Entry)
-            except ValueError:
-                logger.warning("journal.torn path=%s byte=%d", path, file.tell())
-                return
+        while length := file.read(_NUMBER_BYTES):
+            checksum = file.read(_NUMBER_BYTES)
+            content = file.read(int.from_bytes(length))
+            is_whole = len(checksum) == _NUMBER_BYTES and zlib.crc32(content) == int.from_bytes(checksum)
+            yield from_bytes(content, _Entry) if is_whole else None
 
 
 def _is_free(path: Path) -> bool:

@@ -103,6 +103,7 @@ def _render(run: RunStore, rows: MetricRows, curves: Sequence[Series], decode: D
             run=run,
             written_at=datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC"),
             has_ended=run.summary() is not None,
+            damages=run.damages(),
             tiles=_tiles(run, rows),
             curves=curves,
             learning=line_chart(curves, y_span=_unit_span(curves), is_large=True),

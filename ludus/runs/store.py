@@ -17,67 +17,40 @@ one process at a time writes a run, any number read it meanwhile.
 from __future__ import annotations
 
 import json
+import logging
 import os
 import sqlite3
 import threading
-from collections.abc import Iterator, Mapping
+import zlib
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
 from ludus.errors import UserError
-from ludus.processes.files import OWNER_ALONE, hold, write_whole
+from ludus.processes.files import OWNER_ALONE, hold, set_aside, write_whole
+from ludus.runs import records
 from ludus.runs.codec import FORMAT, decode_episode, encode_episode
-from ludus.runs.database import Database
 from ludus.runs.exporters.base import Exporter, FinishedEpisode, NoExporter
-from ludus.runs.journal import Journal, Unfinished, left_behind, read_unfinished
+from ludus.runs.folder import read_config, read_metrics, read_summary
+from ludus.runs.journal import Journal, Unfinished, discard, left_behind, read_unfinished
 from ludus.runs.metrics import Metrics
 from ludus.types import Episode, Outcome
 
+logger = logging.getLogger(__name__)
+
 Credit = Mapping[str, float | str]
 """By turn id: the advantage the turn was trained with, or the reason why it was masked."""
-
-_SCHEMA = f"""
-BEGIN IMMEDIATE;
-CREATE TABLE IF NOT EXISTS episodes (
-    num INTEGER PRIMARY KEY,
-    id TEXT NOT NULL,
-    step INTEGER,                -- NULL: finished outside a training step
-    group_id TEXT NOT NULL,
-    task_id TEXT NOT NULL,
-    is_eval INTEGER NOT NULL,
-    outcome TEXT NOT NULL,
-    reward REAL,                 -- sum over turns; NULL: no turn was given a reward
-    num_turns INTEGER NOT NULL,
-    num_sampled_tokens INTEGER NOT NULL,
-    finished_at REAL NOT NULL,
-    record BLOB NOT NULL         -- as ludus.runs.codec writes it
-);
-CREATE INDEX IF NOT EXISTS episodes_by_id ON episodes (id);
-CREATE INDEX IF NOT EXISTS episodes_by_step ON episodes (step);
-CREATE TABLE IF NOT EXISTS credit (
-    turn_id TEXT PRIMARY KEY,
-    step INTEGER NOT NULL,
-    advantage REAL,              -- NULL: not trained, and `mask` says why
-    mask TEXT
-);
-PRAGMA user_version = {FORMAT};
-COMMIT;
-"""
-_INSERT = """
-INSERT INTO episodes (id, step, group_id, task_id, is_eval, outcome, reward, num_turns, num_sampled_tokens,
-                      finished_at, record) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
-"""
 
 
 class RunStore(AbstractContextManager["RunStore"]):
     """The folder of one run. Safe to use from several threads."""
 
-    def __init__(self, folder: Path, *, reads_only: bool = False) -> None:
+    def __init__(self, folder: Path, *, is_begun: bool = False, reads_only: bool = False) -> None:
         """Use `create`, `open` or `look`; they say clearly what is wrong with the folder."""
         self.folder = folder
         self._lock = threading.RLock()
-        self._db = _connect(folder, reads_only=reads_only)
+        self._records = _connect(folder, is_begun=is_begun, reads_only=reads_only)
         self._writer_lock: int | None = None
         """File descriptor that marks this process as the run's writer. None: it has only read so far."""
         self._journal: Journal | None = None
@@ -100,11 +73,14 @@ class RunStore(AbstractContextManager["RunStore"]):
 
     @classmethod
     def open(cls, folder: Path | str) -> RunStore:
-        """A run that exists. Raises UserError, naming what was found instead."""
+        """A run that exists, or what can be read of it: `damages` says what cannot.
+
+        Raises UserError, naming what was found instead.
+        """
         folder = Path(folder)
-        _check_is_run(folder)
-        store = cls(folder)
-        if left_behind(folder) and os.access(folder, os.W_OK):
+        cls.check_there(folder)
+        store = cls(folder, is_begun=_is_begun(folder))
+        if left_behind(folder) and store._records.damage is None and os.access(folder, os.W_OK):
             with suppress(UserError):  # another process writes the run, and has done so before
                 store._become_writer()
             store._release_writer()
@@ -113,25 +89,32 @@ class RunStore(AbstractContextManager["RunStore"]):
     @classmethod
     def look(cls, folder: Path | str) -> RunStore:
         """A run that exists, whoever writes it meanwhile; nothing of it is changed. Raises UserError as `open` does."""
-        _check_is_run(Path(folder))
-        return cls(Path(folder), reads_only=True)
+        folder = Path(folder)
+        cls.check_there(folder)
+        store = cls(folder, is_begun=_is_begun(folder), reads_only=True)
+        store._warn_of_damages()
+        return store
 
     @classmethod
     def go_on(cls, folder: Path | str, config_text: str, *, step: int) -> RunStore:
         """A run that exists and goes on after `step`, perhaps with another configuration; it has no summary any more.
 
+        What is damaged is kept beside what could be read of it, and a warning says what was wrong.
         The configuration it had stays beside the new one. Where it was resumed from the same step before, the first
         of them stays: it is the one that the step was trained with.
         """
         store = cls.open(folder)
         try:
+            store._warn_of_damages()
             store._become_writer()
             with _explained(store.folder, "write config.yaml"):
                 current, past = store.folder / "config.yaml", store.folder / f"config.until-{step:06d}.yaml"
-                if store.config_text != config_text:
-                    if not past.exists():
-                        write_whole(past, store.config_text)
-                    write_whole(current, config_text)
+                if store._error_of(read_config) is not None:
+                    if current.exists():
+                        set_aside(current)
+                elif store.config_text != config_text and not past.exists():
+                    write_whole(past, store.config_text)
+                write_whole(current, config_text)
                 (store.folder / "summary.json").unlink(missing_ok=True)
         except BaseException:
             store.close()
@@ -139,10 +122,19 @@ class RunStore(AbstractContextManager["RunStore"]):
         return store
 
     @staticmethod
+    def check_there(folder: Path) -> None:
+        """Raises UserError if there is no run in the folder, naming those beside it."""
+        if not ((folder / records.NAME).is_file() or _is_begun(folder)):
+            found = "is not there" if not folder.exists() else f"holds no {records.NAME}"
+            near = sorted(path.parent.name for path in folder.parent.glob(f"*/{records.NAME}"))
+            known = f"; runs beside it: {', '.join(near)}" if near else ""
+            raise UserError(f"{str(folder)!r} is not the folder of a run: it {found}{known}")
+
+    @staticmethod
     def check_free(root: Path | str, name: str) -> None:
         """Raises UserError if there is a run `root/name`."""
         folder = Path(root) / name
-        if (folder / "run.db").exists():
+        if (folder / records.NAME).exists() or _is_begun(folder):
             state = "finished" if (folder / "summary.json").exists() else "begun"
             raise UserError(
                 f"a run named {name!r} was already {state} in {str(folder)!r}; "
@@ -152,7 +144,8 @@ class RunStore(AbstractContextManager["RunStore"]):
     @staticmethod
     def has_begun(folder: Path) -> bool:
         """Whether there is something to go on from, or was: a start that failed leaves logs of its processes alone."""
-        return (folder / "run.db").exists() or any((folder / "checkpoints").glob("*")) or not folder.is_dir()
+        found = (folder / records.NAME).exists() or _is_begun(folder) or any((folder / "checkpoints").glob("*"))
+        return found or not folder.is_dir()
 
     def __repr__(self) -> str:
         return f"RunStore({str(self.folder)!r}, episodes={self.num_episodes})"
@@ -172,6 +165,18 @@ class RunStore(AbstractContextManager["RunStore"]):
     def config_text(self) -> str:
         with _explained(self.folder, "read config.yaml"):
             return (self.folder / "config.yaml").read_text(encoding="utf-8")
+
+    def damages(self) -> list[str]:
+        """A sentence for each thing in the folder that is not as it was written; what could be read of it is there."""
+        found = [self._records.damage] if self._records.damage is not None else []
+        rows, num_unreadable = read_metrics(self.folder)
+        if num_unreadable:
+            found.append(f"metrics.jsonl is damaged: {num_unreadable:,} of its lines cannot be read")
+        missing = {step for (step,) in self._rows("SELECT DISTINCT step FROM credit")} - {step for step, _ in rows}
+        missing -= {max(missing, default=0)}  # of which the metrics may be on their way, or were when a crash came
+        if missing:
+            found.append(f"metrics.jsonl has nothing of {len(missing):,} steps, of which the first is {min(missing)}")
+        return found + [str(error) for error in map(self._error_of, (read_config, read_summary)) if error is not None]
 
     # Sessions that have not ended
 
@@ -194,7 +199,7 @@ class RunStore(AbstractContextManager["RunStore"]):
         """Durable when it returns. `step`: the training step that asked for the episode; None: no step did."""
         finished = FinishedEpisode.of(episode, step)
         with self._transaction("write an episode") as db:
-            db.execute(_INSERT, _row(episode, finished))
+            db.execute(records.INSERT, records.row_of(episode, finished))
         if self._journal is not None:
             self._journal.end(episode.session.id)
         self._exporter.add(finished)
@@ -203,10 +208,13 @@ class RunStore(AbstractContextManager["RunStore"]):
         """Writes the last episode with this id anew; rewards may come after its end. Raises UserError if none is."""
         before = self.episode(episode.id)
         assert before.session.id == episode.session.id, "an episode keeps its session"
-        values = (episode.reward, episode.outcome.kind, encode_episode(episode), episode.id)
+        record = encode_episode(episode)
+        values = (episode.reward, episode.outcome.kind, record, zlib.crc32(record), episode.id)
         last = "(SELECT max(num) FROM episodes WHERE id = ?)"
         with self._transaction("change an episode") as db:
-            db.execute(f"UPDATE episodes SET reward = ?, outcome = ?, record = ? WHERE num = {last}", values)
+            db.execute(
+                f"UPDATE episodes SET reward = ?, outcome = ?, record = ?, checksum = ? WHERE num = {last}", values
+            )
 
     def episodes(self, *, step: int | None = None, is_eval: bool | None = None) -> Iterator[Episode]:
         """Episodes in the order in which they were added. None: of every step; training and evaluation alike."""
@@ -248,7 +256,7 @@ class RunStore(AbstractContextManager["RunStore"]):
             for turn_id, value in credit.items()
         ]
         with self._transaction("write the credit of turns") as db:
-            db.executemany("INSERT OR REPLACE INTO credit (turn_id, step, advantage, mask) VALUES (?, ?, ?, ?)", rows)
+            db.executemany(records.INSERT_CREDIT, rows)
 
     def credit(self) -> dict[str, float | str]:
         """All that `add_credit` was given, by turn id."""
@@ -269,15 +277,8 @@ class RunStore(AbstractContextManager["RunStore"]):
                 file.write((("\n" if is_torn else "") + line + "\n").encode())
 
     def metrics(self) -> list[tuple[int, dict[str, float]]]:
-        """Step and metrics, by step. A line that a crash cut short is left out."""
-        path = self.folder / "metrics.jsonl"
-        rows: dict[int, dict[str, float]] = {}
-        if path.exists():
-            for line in path.read_text(encoding="utf-8").splitlines():
-                with suppress(json.JSONDecodeError):
-                    row = json.loads(line)
-                    rows.setdefault(int(row.pop("step")), {}).update(row)
-        return sorted(rows.items())
+        """Step and metrics, by step. What cannot be read is left out."""
+        return read_metrics(self.folder)[0]
 
     def write_summary(self, summary: Mapping[str, Any]) -> None:
         """Replace summary.json as a whole; its presence says that the run has ended."""
@@ -286,14 +287,15 @@ class RunStore(AbstractContextManager["RunStore"]):
             write_whole(self.folder / "summary.json", json.dumps(dict(summary), indent=2) + "\n")
 
     def summary(self) -> dict[str, Any] | None:
-        """What `write_summary` was given. None: the run has not ended."""
-        path = self.folder / "summary.json"
-        return dict(json.loads(path.read_text(encoding="utf-8"))) if path.exists() else None
+        """What `write_summary` was given. None: the run has not ended, or it cannot be read."""
+        with suppress(UserError):
+            return read_summary(self.folder)
+        return None
 
     def close(self) -> None:
         """Let another process write the run. Closing twice is allowed."""
         with self._lock:
-            self._db.close()
+            self._records.db.close()
             if self._journal is not None:
                 self._journal.close()
                 self._journal = None
@@ -301,15 +303,27 @@ class RunStore(AbstractContextManager["RunStore"]):
 
     # Inside
 
+    def _warn_of_damages(self) -> None:
+        for sentence in self.damages():
+            logger.warning("%s: %s", self.folder, sentence)
+
+    def _error_of(self, read: Callable[[Path], object]) -> UserError | None:
+        """Why a file of the folder cannot be read. None: it can be."""
+        try:
+            read(self.folder)
+        except UserError as error:
+            return error
+        return None
+
     def _rows(self, sql: str, values: tuple[object, ...] = ()) -> list[tuple[Any, ...]]:
         with _explained(self.folder, "read run.db"):
-            return self._db.rows(sql, values)
+            return self._records.db.rows(sql, values)
 
     @contextmanager
     def _transaction(self, doing: str) -> Iterator[sqlite3.Connection]:
         with self._lock, _explained(self.folder, doing):
             self._become_writer()
-            with self._db.transaction() as db:
+            with self._records.db.transaction() as db:
                 yield db
 
     def _become_writer(self) -> None:
@@ -322,6 +336,11 @@ class RunStore(AbstractContextManager["RunStore"]):
                 f"another process is writing the run {str(self.folder)!r}; "
                 "wait until it has ended, or choose another name (name=...)"
             )
+        if self._records.damage is not None:
+            with _explained(self.folder, "keep what can be read of run.db"):
+                records.replace_damaged(self.folder, self._records.db)
+            self._records.db.close()
+            self._records = _connect(self.folder, is_begun=False)
         self._adopt(left_behind(self.folder))
 
     def _adopt(self, segments: tuple[Path, ...]) -> None:
@@ -332,22 +351,13 @@ class RunStore(AbstractContextManager["RunStore"]):
             if found.record.turns and kept.isdisjoint(turn.id for turn in found.record.turns):
                 with self._transaction("write an episode") as db:
                     broken_off = _broken_off(found)
-                    db.execute(_INSERT, _row(broken_off, FinishedEpisode.of(broken_off)))
-        for path in segments:
-            path.unlink(missing_ok=True)
+                    db.execute(records.INSERT, records.row_of(broken_off, FinishedEpisode.of(broken_off)))
+        discard(segments)
 
     def _release_writer(self) -> None:
         if self._writer_lock is not None:
             os.close(self._writer_lock)
             self._writer_lock = None
-
-
-def _row(episode: Episode, finished: FinishedEpisode) -> tuple[object, ...]:
-    return (
-        *(episode.id, finished.step, episode.group_id, episode.task_id, episode.is_eval, episode.outcome.kind),
-        *(episode.reward, len(episode.session.turns), episode.session.num_sampled_tokens, episode.finished_at),
-        finished.record,
-    )
 
 
 def _broken_off(found: Unfinished) -> Episode:
@@ -368,28 +378,22 @@ def _broken_off(found: Unfinished) -> Episode:
     )
 
 
-def _check_is_run(folder: Path) -> None:
-    if not (folder / "run.db").is_file():
-        found = "is not there" if not folder.exists() else "holds no run.db"
-        near = sorted(path.parent.name for path in folder.parent.glob("*/run.db"))
-        known = f"; runs beside it: {', '.join(near)}" if near else ""
-        raise UserError(f"{str(folder)!r} is not the folder of a run: it {found}{known}")
+def _is_begun(folder: Path) -> bool:
+    """A step or an evaluation came to an end."""
+    return (folder / "metrics.jsonl").is_file()
 
 
-def _connect(folder: Path, *, reads_only: bool) -> Database:
+def _connect(folder: Path, *, is_begun: bool, reads_only: bool = False) -> records.Records:
     with _explained(folder, "open run.db"):
-        db = Database(folder / "run.db", reads_only=reads_only)
-        sql = "SELECT user_version, NOT EXISTS (SELECT 1 FROM sqlite_master) FROM pragma_user_version"
-        ((found, is_empty),) = db.rows(sql)
-        if is_empty:
-            db.create(_SCHEMA)
-        elif found != FORMAT:
-            db.close()
-            raise UserError(
-                f"the run in {str(folder)!r} was written by another version of Ludus: its records have the format "
-                f"{found}, this version reads {FORMAT}. Read it with the version that wrote it"
-            )
-        return db
+        opened = records.open_records(folder, is_begun=is_begun, reads_only=reads_only)
+        ((found,),) = opened.db.rows("PRAGMA user_version")
+    if found != FORMAT:
+        opened.db.close()
+        raise UserError(
+            f"the run in {str(folder)!r} was written by another version of Ludus: its records have the format "
+            f"{found}, this version reads {FORMAT}. Read it with the version that wrote it"
+        )
+    return opened
 
 
 @contextmanager

@@ -100,7 +100,7 @@ def test_the_first_argument_is_a_file_or_a_key(
 
 def test_a_run_without_a_model_cannot_be_evaluated(tmp_path: Path, ludus: Callable[..., Any]) -> None:
     """The message says which folder is missing and how to get it."""
-    (tmp_path / "config.yaml").write_text("name: x\n")
+    (tmp_path / "config.yaml").write_text("name: x\nmodel: {}\n")
     ended = ludus("eval", tmp_path)
     assert ended.code == 2 and "has no trained model yet" in ended.err and "--resume" in ended.err
 
@@ -108,7 +108,7 @@ def test_a_run_without_a_model_cannot_be_evaluated(tmp_path: Path, ludus: Callab
 def test_a_folder_that_is_no_run_is_named(tmp_path: Path, ludus: Callable[..., Any]) -> None:
     """`report` and `eval` say what they looked for."""
     assert "is not the folder of a run" in ludus("report", tmp_path).err
-    assert "holds no config.yaml" in ludus("eval", tmp_path).err
+    assert "config.yaml is missing" in ludus("eval", tmp_path).err
 
 
 def test_a_report_without_the_model_shows_ids(run_yaml: Path, ludus: Callable[..., Any]) -> None:

@@ -3,14 +3,16 @@
 import asyncio
 from contextlib import asynccontextmanager
 from dataclasses import replace
+from pathlib import Path
 
 import httpx
 import pytest
 
 from ludus.cluster.cluster import head_view, open_cluster
-from ludus.cluster.status import RunStatus, clear_status, read_status, write_status
+from ludus.cluster.status import RunStatus, clear_status, is_free, read_status, write_status
 from ludus.cluster.supervise import SupervisionPolicy
 from ludus.config import Config
+from ludus.errors import UserError
 
 
 @pytest.fixture
@@ -86,3 +88,14 @@ def test_the_status_of_another_head_is_not_cleared(config):
     write_status(config.folder, other)
     clear_status(config.folder)
     assert read_status(config.folder) == other
+
+
+@pytest.mark.parametrize("content", [b"", b"{", b'{"head": {}}', b"[1]", b"\xff\xfe"])
+def test_a_damaged_status_is_named_and_stands_in_nobodys_way(content: bytes, tmp_path: Path) -> None:
+    """Who asks is told what is not known; the next head writes its own over it."""
+    (tmp_path / "roles.json").write_bytes(content)
+    with pytest.raises(UserError, match=r"roles.json is damaged: which processes the run has is not known"):
+        read_status(tmp_path)
+    assert is_free(tmp_path)
+    clear_status(tmp_path)
+    assert not (tmp_path / "roles.json").exists()

@@ -167,7 +167,7 @@ def _metrics(rng: random.Random, step: int, skill: float, success: float) -> dic
     }
 
 
-@pytest.fixture
+@pytest.fixture(scope="session")
 def make_episode() -> MakeEpisode:
     return episode_of
 
@@ -182,6 +182,6 @@ def make_run(tmp_path: Path) -> MakeRun:
     """A filled run below the test's own folder."""
 
     def build(name: str = "made-up", **kwargs: int) -> RunStore:
-        return fill_run(RunStore.create(tmp_path, name, "name: made-up\nseed: 0\n"), **kwargs)
+        return fill_run(RunStore.create(tmp_path, name, "name: made-up\nmodel: {}\nseed: 0\n"), **kwargs)
 
     return build

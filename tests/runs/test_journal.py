@@ -15,7 +15,7 @@ import pytest
 
 from ludus.errors import BackendError
 from ludus.runs.codec import SessionReader, SessionWriter
-from ludus.runs.journal import Journal, left_behind, read_unfinished
+from ludus.runs.journal import Journal, discard, left_behind, read_unfinished
 from ludus.runs.store import RunStore
 from ludus.types import Episode, SessionRecord
 
@@ -102,6 +102,27 @@ def test_a_torn_entry_costs_no_other(tmp_path: Path, make_episode: MakeEpisode) 
         path.write_bytes(whole[:cut])
         (found,) = read_unfinished([path])
         assert found.record.turns == record.turns[:2]
+
+
+def test_a_changed_byte_costs_its_entry_and_what_builds_on_it(
+    tmp_path: Path, make_episode: MakeEpisode, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Of two sessions, that with the damaged entry ends before it, the other is whole; the file is kept, and said."""
+    damaged, whole = (make_episode(seed, num_turns=3).session for seed in (1, 2))
+    journal = Journal(tmp_path)
+    for idx in range(3):
+        for record in (damaged, whole):
+            journal.add_turn(record.id, record.nodes[2 * idx : 2 * idx + 2], record.turns[idx])
+    journal.close()
+    (path,) = (tmp_path / "journal").iterdir()
+    content = bytearray(path.read_bytes())
+    content[content.index(damaged.turns[1].id.encode()) + 20] ^= 1
+    path.write_bytes(content)
+    first, second = read_unfinished([path])
+    assert first.record.turns == damaged.turns[:1] and second.record == whole
+    discard([path])
+    assert [each.name for each in path.parent.iterdir()] == [f"damaged-{path.name}"]
+    assert "is damaged: turns of open sessions are lost" in caplog.text
 
 
 def test_a_full_disk_is_said_and_the_next_entry_makes_up_for_it(

@@ -46,7 +46,7 @@ def test_a_run_of_another_format_is_refused(tmp_path: Path) -> None:
     RunStore.create(tmp_path, "run", "").close()
     with closing(sqlite3.connect(tmp_path / "run" / "run.db")) as db:
         db.execute("PRAGMA user_version = 1")
-    with pytest.raises(UserError, match=r"'.*run'.*have the format 1, this version reads 2"):
+    with pytest.raises(UserError, match=r"'.*run'.*have the format 1, this version reads 3"):
         RunStore.open(tmp_path / "run")
 
 
@@ -130,8 +130,8 @@ def test_summary_says_that_the_run_has_ended(tmp_path: Path) -> None:
     """There is no summary before the end, and the whole one after it."""
     with RunStore.create(tmp_path, "run", "seed: 1\n") as store:
         assert store.summary() is None
-        store.write_summary({"success_after": 0.75})
-        assert store.summary() == {"success_after": 0.75}
+        store.write_summary({"ledger": {}})
+        assert store.summary() == {"ledger": {}}
         assert store.config_text == "seed: 1\n"
 
 
@@ -145,13 +145,14 @@ def test_a_run_is_not_begun_twice(tmp_path: Path) -> None:
 
 def test_a_run_that_goes_on_has_its_configuration(tmp_path: Path) -> None:
     """config.yaml is the latest; what it was until a step stays beside it, and the summary of the earlier end goes."""
-    with RunStore.create(tmp_path, "run", "steps: 3\n") as store:
-        store.write_summary({})
-    for text in ("steps: 3\n", "steps: 5\n", "steps: 6\n"):
+    texts = [f"model: {{}}\nsteps: {steps}\n" for steps in (3, 5, 6)]
+    with RunStore.create(tmp_path, "run", texts[0]) as store:
+        store.write_summary({"ledger": {}})
+    for text in texts:
         with RunStore.go_on(tmp_path / "run", text, step=3) as store:
             assert store.config_text == text and store.summary() is None
     kept = {path.name: path.read_text() for path in (tmp_path / "run").glob("config*")}
-    assert kept == {"config.yaml": "steps: 6\n", "config.until-000003.yaml": "steps: 3\n"}
+    assert kept == {"config.yaml": texts[-1], "config.until-000003.yaml": texts[0]}
 
 
 def test_a_run_has_one_writer(tmp_path: Path) -> None:

@@ -17,7 +17,7 @@ import time
 import uuid
 import zlib
 from collections.abc import Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass
 from hashlib import sha256
 from pathlib import Path
@@ -97,8 +97,11 @@ class JobStore(AbstractContextManager["JobStore"]):
             raise UserError(
                 f"another process serves from {str(folder)!r}; wait until it has ended, or choose another folder"
             )
-        self._db = Database(folder / "jobs.db")
-        self._db.create(_SCHEMA)
+        try:
+            self._db = _opened(folder / "jobs.db")
+        except BaseException:
+            os.close(self._lock)
+            raise
 
     def __repr__(self) -> str:
         return f"JobStore({str(self.folder)!r}, jobs={self._rows('SELECT COUNT(*) FROM jobs')[0][0]})"
@@ -303,3 +306,22 @@ def _explained(folder: Path) -> Iterator[None]:
             f"cannot use jobs.db in {str(folder)!r}: {error}. Free some disk space or make the folder writable; what "
             "was acknowledged is safe"
         ) from error
+
+
+def _opened(path: Path) -> Database:
+    """Raises UserError if the file is damaged, and leaves it as it is."""
+    try:
+        db = Database.open(path)
+        with ExitStack() as stack:
+            stack.callback(db.close)
+            wrong = db.damage()
+            if wrong is None:
+                db.create(_SCHEMA)
+                stack.pop_all()
+                return db
+    except sqlite3.DatabaseError as error:
+        wrong = str(error)
+    raise UserError(
+        f"{str(path)!r} cannot be used: {wrong}. Restore it from a copy, or move it away to serve without the jobs in "
+        "it; the folders of models are whole by themselves"
+    )

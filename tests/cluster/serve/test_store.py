@@ -107,3 +107,13 @@ def test_everything_is_there_after_the_process_ended(tmp_path: Path) -> None:
         assert submitted(after, "key-1", text="å" * 1000) == job
         begun = after.begin(job)
         assert (begun.num_begun, begun.base_step, begun.arguments["text"]) == (2, 3, "å" * 1000)
+
+
+@pytest.mark.parametrize("content", [b"another program's" * 100, bytes(range(256)) * 64])
+def test_a_damaged_file_is_named_and_left_alone(content: bytes, tmp_path: Path) -> None:
+    """Nothing is served from it, nothing is written over it, and the folder is free for another try."""
+    (tmp_path / "jobs.db").write_bytes(content)
+    for _ in range(2):
+        with pytest.raises(UserError, match=r"jobs.db' cannot be used: file is not a database\. Restore it"):
+            JobStore(tmp_path)
+    assert (tmp_path / "jobs.db").read_bytes() == content

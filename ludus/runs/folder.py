@@ -1,0 +1,85 @@
+"""The small files of a run's folder, read whatever became of them: config.yaml, metrics.jsonl, summary.json;
+and the model beside them.
+
+Knows: YAML, JSON.  Knows not: what the values are for, who wrote them.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+from pathlib import Path
+from typing import Any
+
+from ludus.errors import UserError
+from ludus.processes.checksums import Checksums, damage
+from ludus.settings import read_yaml
+
+logger = logging.getLogger(__name__)
+
+
+def read_config(folder: Path) -> dict[str, Any]:
+    """The values in the run's configuration. Raises UserError if they are not those of a run."""
+    path = folder / "config.yaml"
+    if not path.is_file():
+        raise UserError(f"{path.name} is missing")
+    try:
+        values = read_yaml(path)
+    except UserError as error:
+        raise UserError(f"{path.name} is damaged: {' '.join(str(error).split())}") from error
+    if not isinstance(values.get("model"), dict):
+        raise UserError(f"{path.name} is damaged: it names no model")
+    return values
+
+
+def read_summary(folder: Path) -> dict[str, Any] | None:
+    """The run in one object. None: it has not ended. Raises UserError if it cannot be read."""
+    path = folder / "summary.json"
+    try:
+        values = json.loads(path.read_bytes())
+    except FileNotFoundError:
+        return None
+    except (OSError, ValueError):
+        values = None
+    if not (isinstance(values, dict) and "ledger" in values):
+        raise UserError(f"{path.name} is damaged: it is not the summary of a run")
+    return values
+
+
+def trained_model(folder: Path) -> Path:
+    """The folder of the model that the run has trained. Raises UserError if there is none, or not as it was saved.
+
+    A run without a summary is taken at its word; a warning says so where the summary cannot be read.
+    """
+    model, again = folder / "model", f"ludus train {folder / 'config.yaml'} --resume"
+    if not model.is_dir():
+        raise UserError(
+            f"the run {folder.name!r} has no trained model yet: {str(model)!r} is missing; end its training first "
+            f"({again})"
+        )
+    known: Checksums = {}
+    try:
+        known = (read_summary(folder) or {}).get("model_files", {})
+    except UserError as error:
+        logger.warning("%s; whether the model is whole cannot be said", error)
+    wrong = damage(model, known)
+    if wrong is not None:
+        raise UserError(
+            f"the model of the run {folder.name!r} is damaged: {wrong}. Save it again from the last checkpoint: {again}"
+        )
+    return model
+
+
+def read_metrics(folder: Path) -> tuple[list[tuple[int, dict[str, float]]], int]:
+    """Step and metrics, by step, and how many lines cannot be read; one that a crash cut short does not count."""
+    path = folder / "metrics.jsonl"
+    lines = path.read_bytes().splitlines(keepends=True) if path.is_file() else []
+    rows: dict[int, dict[str, float]] = {}
+    num_unreadable = 0
+    for line in lines:
+        try:
+            values = json.loads(line)
+            rows.setdefault(int(values.pop("step")), {}).update({name: float(each) for name, each in values.items()})
+        except (ValueError, KeyError, TypeError, AttributeError):
+            num_unreadable += line.endswith(b"\n")
+    return sorted(rows.items()), num_unreadable

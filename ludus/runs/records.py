@@ -1,0 +1,187 @@
+"""`run.db`: how it is laid out, whether it is whole, and what can be read of it where it is not.
+
+Knows: SQLite and its file format, encoded episodes.  Knows not: the run's other files, who writes.
+Invariants: a damaged file is never written; what is read of one is an episode that was added, or it is left out.
+"""
+
+from __future__ import annotations
+
+import shutil
+import sqlite3
+import zlib
+from collections.abc import Iterator
+from contextlib import closing, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+from ludus.processes.files import set_aside
+from ludus.runs.codec import FORMAT, decode_episode
+from ludus.runs.database import Database
+from ludus.runs.exporters.base import FinishedEpisode
+from ludus.types import Episode
+
+NAME = "run.db"
+_WAL = f"{NAME}-wal"
+_COMPANIONS = (_WAL, f"{NAME}-shm")
+_SCHEMA = f"""
+BEGIN IMMEDIATE;
+CREATE TABLE IF NOT EXISTS episodes (
+    num INTEGER PRIMARY KEY,
+    id TEXT NOT NULL,
+    step INTEGER,                -- NULL: finished outside a training step
+    group_id TEXT NOT NULL,
+    task_id TEXT NOT NULL,
+    is_eval INTEGER NOT NULL,
+    outcome TEXT NOT NULL,
+    reward REAL,                 -- sum over turns; NULL: no turn was given a reward
+    num_turns INTEGER NOT NULL,
+    num_sampled_tokens INTEGER NOT NULL,
+    finished_at REAL NOT NULL,
+    record BLOB NOT NULL,        -- as ludus.runs.codec writes it
+    checksum INTEGER NOT NULL    -- CRC-32 of the record
+);
+CREATE INDEX IF NOT EXISTS episodes_by_id ON episodes (id);
+CREATE INDEX IF NOT EXISTS episodes_by_step ON episodes (step);
+CREATE TABLE IF NOT EXISTS credit (
+    turn_id TEXT PRIMARY KEY,
+    step INTEGER NOT NULL,
+    advantage REAL,              -- NULL: not trained, and `mask` says why
+    mask TEXT
+);
+PRAGMA user_version = {FORMAT};
+COMMIT;
+"""
+INSERT = """
+INSERT INTO episodes (id, step, group_id, task_id, is_eval, outcome, reward, num_turns, num_sampled_tokens,
+                      finished_at, record, checksum) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
+"""
+INSERT_CREDIT = "INSERT OR REPLACE INTO credit (turn_id, step, advantage, mask) VALUES (?, ?, ?, ?)"
+_PAGE_BYTES = 4096
+_MOST_ROWS_A_PAGE = 100
+"""The smallest rows, those of credit, have some 40 bytes."""
+_NUM_PAGES = slice(28, 32)
+"""Of a file's first bytes those that count its pages."""
+_OF_THE_FILE = (sqlite3.SQLITE_ERROR, sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB)
+"""Codes of errors for which a file's content is to blame: of tables that are not there, too."""
+_MOST_FORMATS = 1000
+"""A higher number is none that any version wrote."""
+
+
+@dataclass(frozen=True, slots=True)
+class Records:
+    """The episodes and the credit of a run."""
+
+    db: Database
+    damage: str | None = None
+    """What is wrong with the file, in words; `db` is then a copy of what can be read. None: `db` is the file itself."""
+
+
+def row_of(episode: Episode, finished: FinishedEpisode) -> tuple[object, ...]:
+    """Values for INSERT."""
+    return (
+        *(episode.id, finished.step, episode.group_id, episode.task_id, episode.is_eval, episode.outcome.kind),
+        *(episode.reward, len(episode.session.turns), episode.session.num_sampled_tokens, episode.finished_at),
+        *(finished.record, zlib.crc32(finished.record)),
+    )
+
+
+def open_records(folder: Path, *, is_begun: bool, reads_only: bool = False) -> Records:
+    """Those in the folder; a new file where the run has not begun. Raises what SQLite raises if the disk refuses."""
+    path = folder / NAME
+    if is_begun and not (path.is_file() and path.stat().st_size):
+        return _salvaged(path, "is empty" if path.exists() else "is missing")
+    try:
+        db = Database.open(path, reads_only=reads_only)
+        try:
+            if not is_begun and db.rows("SELECT NOT EXISTS (SELECT 1 FROM sqlite_master)") == [(1,)]:
+                db.create(_SCHEMA)
+            wrong = _wrong(db)
+        except BaseException:
+            db.close()
+            raise
+    except sqlite3.DatabaseError as error:
+        if error.sqlite_errorcode & 0xFF not in _OF_THE_FILE:
+            raise
+        return _salvaged(path, f"is damaged ({error})")
+    if wrong is None:
+        return Records(db)
+    db.close()
+    return _salvaged(path, f"is damaged ({wrong})")
+
+
+def replace_damaged(folder: Path, readable: Database) -> None:
+    """Write what could be read as the run's file; the damaged one is kept beside it under another name."""
+    new = folder / f"{NAME}.part"
+    new.unlink(missing_ok=True)
+    readable.copy_to(new)
+    for name in (NAME, *_COMPANIONS):
+        if (folder / name).exists():
+            set_aside(folder / name)
+    new.replace(folder / NAME)
+
+
+def _wrong(db: Database) -> str | None:
+    """What is wrong with the file, in words. None: its pages hang together, and records are as they were written."""
+    ((found,),) = db.rows("PRAGMA user_version")
+    if found != FORMAT and 0 < found < _MOST_FORMATS:
+        return None  # another version's, which this one cannot judge
+    said = f"its header names the format {found}" if found != FORMAT else db.damage()
+    if said is None:
+        ((changed,),) = db.rows("SELECT count(*) FROM episodes WHERE crc32(record) IS NOT checksum")
+        said = f"{changed:,} episodes are not as they were written" if changed else None
+    return said
+
+
+def _salvaged(path: Path, problem: str) -> Records:
+    readable = Database.temporary()
+    readable.create(_SCHEMA)
+    with TemporaryDirectory(prefix="ludus-damaged-") as scratch:
+        copy = Path(scratch) / NAME
+        _copy_with_first_page(path, copy)
+        with suppress(sqlite3.DatabaseError), closing(Database.open(copy)) as damaged, readable.transaction() as db:
+            for values in _rows(damaged, copy, "episodes", "record, checksum, step"):
+                _take_episode(db, *values)
+            for values in _rows(damaged, copy, "credit", "turn_id, step, advantage, mask"):
+                with suppress(sqlite3.IntegrityError):
+                    db.execute(INSERT_CREDIT, values)
+    ((found,),) = readable.rows("SELECT count(*) FROM episodes")
+    return Records(readable, f"{NAME} {problem}: {found:,} episodes of it can be read")
+
+
+def _take_episode(db: sqlite3.Connection, record: Any, checksum: Any, step: Any) -> None:
+    """Its columns are made anew: a damaged page may show those of another row."""
+    if isinstance(record, bytes) and zlib.crc32(record) == checksum:
+        episode = decode_episode(record)
+        db.execute(INSERT, row_of(episode, FinishedEpisode(record, step if isinstance(step, int) else None)))
+
+
+def _rows(db: Database, path: Path, table: str, columns: str) -> Iterator[tuple[Any, ...]]:
+    """Those that can be read, in order. A page that cannot be costs the rows that hang on it."""
+    most = sum(each.stat().st_size for each in path.parent.iterdir()) // _PAGE_BYTES * _MOST_ROWS_A_PAGE
+    try:
+        ((last,),) = db.rows(f"SELECT max(rowid) FROM {table} NOT INDEXED")
+    except sqlite3.DatabaseError:
+        last = most
+    for number in range(1, min(last or 0, most) + 1):
+        with suppress(sqlite3.DatabaseError):
+            yield from db.rows(f"SELECT {columns} FROM {table} NOT INDEXED WHERE rowid = ?", (number,))
+
+
+def _copy_with_first_page(path: Path, copy: Path) -> None:
+    """The file and its journal, with the first page that all our files have: the header, and where the tables begin.
+
+    SQLite reads nothing of a file whose header is wrong, and throws the journal of an empty one away.
+    """
+    with closing(Database.open(copy)) as fresh:
+        fresh.create(_SCHEMA)
+    first_page = bytearray(copy.read_bytes()[:_PAGE_BYTES])
+    first_page[_NUM_PAGES] = bytes(4)  # SQLite asks the file system then
+    if path.is_file():
+        shutil.copyfile(path, copy)
+    with copy.open("r+b") as file:
+        file.write(first_page)
+    wal = path.with_name(_WAL)
+    if wal.is_file():
+        shutil.copyfile(wal, copy.with_name(_WAL))
