@@ -42,6 +42,7 @@ LAYERS = (
     ("algorithms",),
     ("processes", "http"),
     ("settings",),
+    ("machine",),
     ("types",),
     ("errors",),
 )
@@ -49,7 +50,7 @@ HEIGHT = {room: len(LAYERS) - layer for layer, rooms in enumerate(LAYERS) for ro
 FAMILIES = ("ludus.compat.areal", "ludus.compat.art", "ludus.compat.realhf", "ludus.compat.verl")
 # What stands above the core touches it through these modules; `folder.*` is a whole folder.
 SEAMS = {
-    "the ground: nouns, errors, settings": "errors settings types config",
+    "the ground: nouns, errors, settings": "errors machine settings types config",
     "what users of Ludus call": "api.*",
     "Episodes: a session's life, and what it comes to": (
         "episodes.archive episodes.claim episodes.episode episodes.episodes episodes.handle episodes.keys "

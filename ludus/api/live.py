@@ -59,7 +59,7 @@ def duration(seconds: float) -> str:
     return f"{hours}:{minutes:02d}:{rest:02d}" if hours else f"{minutes}:{rest:02d}"
 
 
-class Progress:
+class Progress(Observer):
     """Watches how far a run is, and how long it still takes: whichever of its two ends comes first."""
 
     def __init__(self, clock: Clock = time.monotonic) -> None:
@@ -108,6 +108,9 @@ class PlainLines(Progress):
         super().__init__()
         self._console = console
 
+    def on_phase(self, doing: str) -> None:
+        self._line(doing)
+
     def on_step(self, step: int, metrics: Metrics) -> None:
         super().on_step(step, metrics)
         left = [] if self.left_s is None else [f"left {duration(self.left_s)}"]
@@ -134,19 +137,21 @@ class LivePanel(Progress):
         self._rewards: list[float] = []
         self._metrics: Metrics = {}
         self._evals: list[tuple[int, Metrics]] = []
+        self._doing = ""
         self._live = Live(console=console, get_renderable=self.render, refresh_per_second=2, transient=False)
 
-    def on_start(self, total_steps: int | None, total_seconds: float | None) -> None:
-        super().on_start(total_steps, total_seconds)
+    def on_phase(self, doing: str) -> None:
+        self._doing = doing
         self._live.start()
 
     def on_step(self, step: int, metrics: Metrics) -> None:
         super().on_step(step, metrics)
-        self._metrics = metrics
+        self._metrics, self._doing = metrics, ""
         self._rewards.append(_first(metrics, _REWARD))
 
     def on_eval(self, step: int, metrics: Metrics) -> None:
         self._evals.append((step, metrics))
+        self._doing = ""
 
     def on_end(self, summary: RunSummary) -> None:
         self.stop()
@@ -157,6 +162,8 @@ class LivePanel(Progress):
 
     def render(self) -> RenderableType:
         rows: list[RenderableType] = [self._bar(), self._results()]
+        if self._doing:
+            rows.append(Text(self._doing, style="dim"))
         if self._rewards:
             rows.append(Text.assemble(("reward  ", "dim"), (sparkline(self._rewards), "cyan")))
         if found := _of_data(self._metrics):

@@ -30,7 +30,7 @@ from ludus.loop.checkpoint import Checkpoint, whole_checkpoint
 from ludus.loop.evaluate import EvalPlan, Evaluation, evaluate
 from ludus.loop.fingerprint import Fingerprint
 from ludus.loop.interrupt import Interrupts
-from ludus.loop.observer import NullObserver, Observer, RunSummary
+from ludus.loop.observer import Observer, RunSummary
 from ludus.loop.train import INTERRUPT, RunComponents, TrainPlan, train
 from ludus.processes.blocking import run_blocking
 from ludus.rollout.groups import GroupFilter
@@ -109,7 +109,7 @@ class Trainer:
         found = self._check_run(resume, sources)
         plan = self._plan(sources, evaluation, accept)
         with Interrupts() as interrupts:
-            return run_blocking(self._train(players, plan, resume, found, observer or NullObserver(), interrupts))
+            return run_blocking(self._train(players, plan, resume, found, observer or Observer(), interrupts))
 
     def _with_decay_end(self, plan: TrainPlan) -> Config:
         """The configuration with the number of steps that learning rates fall over."""
@@ -142,6 +142,7 @@ class Trainer:
         interrupts: Interrupts,
     ) -> RunSummary:
         config = self._with_decay_end(plan)
+        observer.on_phase(f"loading {config.model.path}")
         async with AsyncExitStack() as stack:
             opening = open_run(config, found, goes_on=resume, text=self.config.to_yaml(), sources=plan.sources)
             run = await stack.enter_async_context(opening)

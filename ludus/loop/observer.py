@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
-from typing import Any, Protocol
+from typing import Any
 
 from ludus.episodes.ledger import Ledger
 from ludus.processes.checksums import Checksums
@@ -50,26 +50,21 @@ class RunSummary:
         return asdict(self)
 
 
-class Observer(Protocol):
-    """Watches a run. Called on the loop's thread; what it raises stops the run."""
+class Observer:
+    """Watches a run and does nothing: override what is to be seen. Called on the loop's thread; what it raises stops
+    the run."""
+
+    def on_phase(self, doing: str) -> None:
+        """What takes time from now on, such as `loading smollm2-135m`; the first comes before anything is loaded."""
 
     def on_start(self, total_steps: int | None, total_seconds: float | None) -> None:
         """None: the run does not end by that measure."""
 
-    def on_step(self, step: int, metrics: Metrics) -> None: ...
+    def on_step(self, step: int, metrics: Metrics) -> None:
+        """A step was trained, and its weights sample."""
 
-    def on_eval(self, step: int, metrics: Metrics) -> None: ...
+    def on_eval(self, step: int, metrics: Metrics) -> None:
+        """Held-out rows were played with the weights that `step` left behind."""
 
-    def on_end(self, summary: RunSummary) -> None: ...
-
-
-class NullObserver:
-    """The observer that does nothing."""
-
-    def on_start(self, total_steps: int | None, total_seconds: float | None) -> None: ...
-
-    def on_step(self, step: int, metrics: Metrics) -> None: ...
-
-    def on_eval(self, step: int, metrics: Metrics) -> None: ...
-
-    def on_end(self, summary: RunSummary) -> None: ...
+    def on_end(self, summary: RunSummary) -> None:
+        """The run is over, and saved."""

@@ -122,6 +122,8 @@ async def train(components: RunComponents, plan: TrainPlan, start: RunProgress) 
     if plan.eval_settings.before and start.step == 0:
         await _evaluate(components, plan, run)
         run.progress = replace(start, eval_before=run.evaluation.metrics if run.evaluation is not None else {})
+    if components.arrivals is None:
+        components.observer.on_phase(f"playing the first rows: {plan.batch_size} x {plan.n_samples} episodes")
 
     pool = _rows_pool(components, plan, start) if components.arrivals is None else components.arrivals
     with TrainerThread("trainer") as work, _accounted(components, run, pool):
@@ -149,6 +151,7 @@ async def train(components: RunComponents, plan: TrainPlan, start: RunProgress) 
             await _save(components, plan, run, work, pool)
         model = None if stopped_by == INTERRUPT else components.store.folder / "model"
         if model is not None:
+            components.observer.on_phase("saving the model")
             await work.run(components.save_model, model)
             if plan.eval_settings.after and run.evaluated_step != run.progress.step:
                 await _evaluate(components, plan, run)
@@ -196,6 +199,8 @@ async def _evaluate(components: RunComponents, plan: TrainPlan, run: _RunState) 
     """Play the held-out rows; an interrupt cuts it short without a result, not without an account."""
     assert plan.evaluation is not None and components.play is not None, "an evaluation is due, and nothing is held out"
     step = run.progress.step
+    num_rows = sum(len(source.rows) for source in plan.evaluation.sources)
+    components.observer.on_phase(f"playing held-out rows: {num_rows} x {plan.evaluation.n_samples} episodes")
     played: list[Episode] = []
     evaluation = evaluate(components.play, plan.evaluation, step=step, on_episode=played.append)
     try:

@@ -32,6 +32,7 @@ from ludus.models.fused_layers import fuse_layers
 from ludus.models.probe import check_module
 from ludus.models.resolve import adapter_base, base_reference, resolve_model
 from ludus.models.settings import LoraSettings, ModelSettings
+from ludus.models.threads import choose_threads
 
 # What belongs to a model folder beside configuration and weights; copied as it is.
 _COMPANION_FILES = (
@@ -132,6 +133,7 @@ def load_model(settings: ModelSettings, *, seed: int = 0, is_mapped: bool = Fals
     Raises UserError if there is no such model or device, or if a layer keeps another state than keys and values.
     """
     device = choose_device(settings.device)
+    choose_threads()
     folder = resolve_model(settings.path)
     base = adapter_base(folder)
     if base is not None and settings.lora is not None:

@@ -7,7 +7,6 @@ Invariant: every answer gets a number; one that cannot be read, or takes too lon
 from __future__ import annotations
 
 import logging
-import os
 import re
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
@@ -17,6 +16,7 @@ from importlib.util import find_spec
 from typing import Any
 
 from ludus.errors import UserError
+from ludus.machine import Machine
 from ludus.processes.blocking import run_blocking
 from ludus.processes.calls import RemoteFunction, WorkerCrashedError, WorkerTimeoutError
 from ludus.processes.gather import gather
@@ -41,7 +41,7 @@ class MathVerifier(AbstractContextManager["MathVerifier"]):
         """max_workers: processes; None: one for each core. Raises UserError if math-verify is not installed."""
         if find_spec("math_verify") is None:
             raise UserError("mathematical answers are compared by math-verify: pip install 'ludus[math]'")
-        self._pool = WorkerPool(max_workers or os.cpu_count() or 1, name="math-verify")
+        self._pool = WorkerPool(max_workers or Machine.look(seconds=0).workers, name="math-verify")
         self._check = RemoteFunction.made_by(load_check)
         self._timeout_s = timeout_s
 
@@ -112,7 +112,9 @@ def math_verify_call(
             raise UserError(f"math_verify_call got {len(answers)} answers and solutions for {len(wanted)}")
     verifier = _shared(timeout)
     pairs = zip(answers, wanted, strict=True)
-    return run_blocking(gather(lambda pair: verifier.verify(*pair), pairs, at_once=max_workers or os.cpu_count() or 1))
+    return run_blocking(
+        gather(lambda pair: verifier.verify(*pair), pairs, at_once=max_workers or Machine.look(seconds=0).workers)
+    )
 
 
 async def math_verify_all(answers: Sequence[str], solutions: Sequence[str]) -> list[float]:

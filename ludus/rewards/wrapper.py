@@ -13,6 +13,7 @@ from functools import partial
 from typing import Any
 
 from ludus.errors import UserError
+from ludus.machine import Machine
 from ludus.processes.calls import RemoteFunction, WorkerCrashedError, WorkerTimeoutError
 from ludus.processes.pool import WorkerPool
 from ludus.runs.spans import span
@@ -52,7 +53,7 @@ class AsyncRewardWrapper:
             raise UserError(f"max_retries={max_retries} must be 0 or more")
         self.reward_fn = reward_fn
         self.timeout_seconds = timeout_seconds
-        self.max_workers = max_workers or max(1, (os.cpu_count() or 1) // 2)
+        self.max_workers = max_workers or max(1, Machine.look(seconds=0).workers // 2)
         self.max_retries = max_retries
         self.timeout_reward = timeout_reward
         self._name = getattr(reward_fn, "__name__", type(reward_fn).__name__)

@@ -26,13 +26,11 @@ async def agent(data, base_url, api_key, http_client):
         await asyncio.Event().wait()
     return len(reply["choices"][0]["message"]["content"] or "")
 
-class Counter:
+class Counter(ludus.Observer):
     steps = 0
-    def on_start(self, total_steps, total_seconds): ...
     def on_step(self, step, metrics):
         self.steps = step
         print("step", step, flush=True)
-    def on_eval(self, step, metrics): ...
     def on_end(self, summary):
         print("end", summary.stopped_by, flush=True)
 

@@ -27,11 +27,13 @@ def test_without_a_terminal_there_is_a_line_a_step() -> None:
     console, out = _console(is_terminal=False)
     with watch(console, "run") as observer:
         assert isinstance(observer, PlainLines)
+        observer.on_phase("loading small")
         observer.on_start(3, None)
         observer.on_eval(0, {"eval/success": 0.03})
         observer.on_step(1, STEP)
         observer.on_end(SUMMARY)
     assert out.getvalue().splitlines() == [
+        "loading small",
         "eval at step 0  success 3%",
         "step 1/3  reward 0.250  success 50%  tokens/s 612  s/step 10.0  left 0:20",
         "done: 3 steps in 1:01 (total_train_steps)",
@@ -61,12 +63,17 @@ def test_on_a_terminal_there_is_a_panel() -> None:
     console, _ = _console(is_terminal=True)
     with watch(console, "guess") as observer:
         assert isinstance(observer, LivePanel)
+        observer.on_phase("loading small")
+        plain, out = _console(is_terminal=False)
+        plain.print(observer.render())
+        assert "loading small" in out.getvalue()
         observer.on_start(4, None)
         observer.on_eval(0, {"eval/success": 0.03})
         observer.on_step(1, STEP)
         observer.on_step(2, {**STEP, "rollout/reward": 0.75})
         plain, out = _console(is_terminal=False)
         plain.print(observer.render())
+    assert "loading small" not in out.getvalue()
     for text in ("guess", "step 2/4", "0:20 left", "50%", "612", "▁█", "3% at step 0"):
         assert text in out.getvalue(), text
 
@@ -75,7 +82,7 @@ def test_the_terminal_is_given_back_after_an_error() -> None:
     """When the run raises, the live display has stopped and the cursor is back."""
     console, out = _console(is_terminal=True)
     with pytest.raises(RuntimeError), watch(console, "run") as observer:
-        observer.on_start(3, None)
+        observer.on_phase("loading small")
         raise RuntimeError
     assert out.getvalue().count("\x1b[?25h") == out.getvalue().count("\x1b[?25l") == 1
 

@@ -34,20 +34,14 @@ class Talker:
         return 0.0
 
 
-class Kept:
+class Kept(ludus.Observer):
     """Remembers the metrics of every step."""
 
     def __init__(self) -> None:
         self.steps: list[dict[str, float]] = []
 
-    def on_start(self, total_steps: int | None, total_seconds: float | None) -> None: ...
-
     def on_step(self, step: int, metrics: Any) -> None:
         self.steps.append(dict(metrics))
-
-    def on_eval(self, step: int, metrics: Any) -> None: ...
-
-    def on_end(self, summary: ludus.RunSummary) -> None: ...
 
     @property
     def kl(self) -> list[float]:

@@ -37,22 +37,18 @@ class Talker:
         return ludus.Result(rewards, metrics={"success": float(sum(rewards.values()) > 0)})
 
 
-class Steps:
+class Steps(ludus.Observer):
     """Remembers what it was shown."""
 
     def __init__(self) -> None:
         self.steps: list[tuple[int, dict[str, float]]] = []
         self.evals: list[int] = []
 
-    def on_start(self, total_steps: int | None, total_seconds: float | None) -> None: ...
-
     def on_step(self, step: int, metrics: Any) -> None:
         self.steps.append((step, dict(metrics)))
 
     def on_eval(self, step: int, metrics: Any) -> None:
         self.evals.append(step)
-
-    def on_end(self, summary: ludus.RunSummary) -> None: ...
 
 
 def make_config(model: Path, root: Path, /, **changes: Any) -> Config:

@@ -84,13 +84,11 @@ def test_a_teacher_is_asked_by_the_head(tiny_model_folder: Path, tmp_path: Path)
     assert losses(tmp_path / "cut") == pytest.approx(losses(tmp_path / "alone"), rel=1e-3, abs=1e-6)
 
 
-class KillRank:
+class KillRank(ludus.Observer):
     """An observer that kills the other rank after the first step."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
-
-    def on_start(self, total_steps: int | None, total_seconds: float | None) -> None: ...
 
     def on_step(self, step: int, metrics: Any) -> None:
         with RunStore.open(self._folder) as store:
@@ -100,10 +98,6 @@ class KillRank:
             for each in json.loads((self._folder / "roles.json").read_text())["roles"]
         ]
         os.kill(role, signal.SIGKILL)
-
-    def on_eval(self, step: int, metrics: Any) -> None: ...
-
-    def on_end(self, summary: ludus.RunSummary) -> None: ...
 
 
 def test_a_lost_rank_ends_the_run_by_name_and_it_goes_on(tiny_model_folder: Path, tmp_path: Path) -> None:

@@ -18,7 +18,7 @@ from ludus.loop.batch import BatchRules
 from ludus.loop.checkpoint import Checkpoint, RunProgress, checkpoints, latest_checkpoint
 from ludus.loop.evaluate import EvalPlan
 from ludus.loop.interrupt import Interrupts
-from ludus.loop.observer import RunSummary
+from ludus.loop.observer import Observer, RunSummary
 from ludus.loop.settings import CheckpointSettings, EvalSettings
 from ludus.loop.train import RunComponents, TrainPlan, train
 from ludus.rollout.mixture import Source
@@ -32,13 +32,16 @@ MakeEpisode = Callable[..., Episode]
 ROWS = [{"n": number} for number in range(5)]
 
 
-class Diary:
+class Diary(Observer):
     """Remembers what the loop told, in order."""
 
     def __init__(self, after_step: Callable[[int], None] = lambda step: None) -> None:
         self.told: list[str] = []
         self.metrics: list[Any] = []
         self._after_step = after_step
+
+    def on_phase(self, doing: str) -> None:
+        self.told.append(doing)
 
     def on_start(self, total_steps: int | None, total_seconds: float | None) -> None:
         self.told.append(f"start {total_steps} {total_seconds}")
@@ -146,7 +149,8 @@ def test_a_run_ends_after_its_steps_and_accounts_for_everything(run: ScriptedRun
     """Three steps, no group started that no step takes, a balanced ledger, a summary on disk."""
     diary = Diary()
     summary = run.train(total_steps=3, diary=diary)
-    assert diary.told == ["start 3 None", "step 1", "step 2", "step 3", "end total_train_steps"]
+    phases = "playing the first rows: 2 x 2 episodes", "saving the model"
+    assert diary.told == ["start 3 None", phases[0], "step 1", "step 2", "step 3", phases[1], "end total_train_steps"]
     assert len(run.learner.batches) == 3 and len(run.played) == 12
     assert summary.ledger.sampled == 72 and summary.ledger.unbalanced == 0
     assert run.store.summary() is not None
@@ -163,7 +167,8 @@ def test_evaluations_and_checkpoints_come_when_they_are_due(run: ScriptedRun) ->
         eval_settings=EvalSettings(before=True, every_steps=2, after=True),
         checkpoint=CheckpointSettings(every_steps=1, keep=2),
     )
-    assert [entry for entry in diary.told if entry != "start 4 None"] == [
+    assert diary.told.count("playing held-out rows: 1 x 1 episodes") == 3
+    assert [entry for entry in diary.told if not entry.startswith(("start", "playing", "saving"))] == [
         *("eval 0", "step 1", "step 2", "eval 2", "step 3", "step 4", "eval 4", "end total_train_steps")
     ]
     names = sorted(path.name for path in run.store.checkpoints.iterdir())

@@ -14,7 +14,7 @@ from ludus.api.trainer import Trainer
 from ludus.checks.bench.workloads import StepWork
 from ludus.compat.config import Config
 from ludus.loop.memory import peak_rss_mb
-from ludus.loop.observer import NullObserver
+from ludus.loop.observer import Observer
 from ludus.runs.metrics import Metrics
 
 
@@ -29,7 +29,7 @@ class SumAgent:
         return sum_reward(response.json()["choices"][0]["message"]["content"] or "", data["answer"])
 
 
-class Steps(NullObserver):
+class Steps(Observer):
     """Observes a run: a line of measurements for each step."""
 
     def __init__(self) -> None:

@@ -1,0 +1,49 @@
+"""Threads: as many as there are free cores, unless somebody says how many."""
+
+import logging
+from collections.abc import Iterator
+from math import inf
+
+import pytest
+import torch
+
+from ludus.machine import Machine
+from ludus.models.threads import choose_threads
+
+
+@pytest.fixture(autouse=True)
+def restored() -> Iterator[None]:
+    """The choice is made anew in each test, and the process computes as before after it."""
+    before = torch.get_num_threads()
+    choose_threads.cache_clear()
+    yield
+    choose_threads.cache_clear()
+    torch.set_num_threads(before)
+
+
+@pytest.mark.parametrize(
+    ("machine", "num", "said"),
+    [
+        (Machine(4, inf, 1.1), 3, "computing with 3 of 4 threads: others keep 1.1 of 4 cores busy"),
+        (Machine(4, 2.0), 2, "computing with 2 of 4 threads: its control group allows 2 of 4 cores"),
+        (Machine(4, inf, 0.2), 4, ""),
+    ],
+)
+def test_it_computes_with_the_cores_that_are_free(
+    machine: Machine, num: int, said: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The number is set, and a warning says why it is smaller than it could be."""
+    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
+    monkeypatch.setattr(Machine, "look", lambda: machine)
+    torch.set_num_threads(4)
+    with caplog.at_level(logging.WARNING):
+        assert choose_threads() == torch.get_num_threads() == num
+    assert bool(said) == bool(caplog.records) and said in caplog.text
+
+
+def test_who_says_how_many_gets_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    """OMP_NUM_THREADS is left alone, whoever computes beside it."""
+    monkeypatch.setenv("OMP_NUM_THREADS", "2")
+    monkeypatch.setattr(Machine, "look", lambda: Machine(2, inf, 2.0))
+    torch.set_num_threads(2)
+    assert choose_threads() == torch.get_num_threads() == 2

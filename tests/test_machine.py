@@ -1,0 +1,96 @@
+"""The machine: cores by affinity, quota and load, from files like those of a container."""
+
+import os
+from collections.abc import Callable
+from math import inf
+from pathlib import Path
+
+import pytest
+
+from ludus.machine import Machine
+
+CORES = 64
+
+
+@pytest.fixture
+def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[dict[str, str]], Path]:
+    """A root folder with these files, of a machine with 64 cores that this process may all use."""
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(CORES)), raising=False)
+
+    def build(files: dict[str, str]) -> Path:
+        for name, text in files.items():
+            (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+            (tmp_path / name).write_text(text)
+        return tmp_path
+
+    return build
+
+
+@pytest.mark.parametrize(
+    ("files", "quota"),
+    [
+        ({}, inf),
+        ({"proc/self/cgroup": "0::/\n", "sys/fs/cgroup/cpu.max": "200000 100000\n"}, 2.0),
+        ({"proc/self/cgroup": "0::/a/b\n", "sys/fs/cgroup/a/cpu.max": "150000 100000\n"}, 1.5),
+        ({"proc/self/cgroup": "0::/outside/it\n", "sys/fs/cgroup/cpu.max": "400000 100000\n"}, 4.0),
+        ({"proc/self/cgroup": "0::/\n", "sys/fs/cgroup/cpu.max": "max 100000\n"}, inf),
+        (
+            {
+                "proc/self/cgroup": "9:memory:/x\n4:cpu,cpuacct:/docker/1\n",
+                "sys/fs/cgroup/cpu/docker/1/cpu.cfs_quota_us": "50000\n",
+                "sys/fs/cgroup/cpu/docker/1/cpu.cfs_period_us": "100000\n",
+            },
+            0.5,
+        ),
+        (
+            {
+                "proc/self/cgroup": "4:cpu:/\n",
+                "sys/fs/cgroup/cpu/cpu.cfs_quota_us": "-1\n",
+                "sys/fs/cgroup/cpu/cpu.cfs_period_us": "100000\n",
+            },
+            inf,
+        ),
+    ],
+)
+def test_quotas_of_both_versions_of_control_groups_limit_it(
+    files: dict[str, str], quota: float, root: Callable[[dict[str, str]], Path]
+) -> None:
+    """The smallest quota on the way up counts, also in a container that sees its own group as the base."""
+    machine = Machine.look(root(files), seconds=0)
+    assert machine == Machine(CORES, quota)
+    assert machine.threads == machine.workers == max(1, int(min(quota, CORES)))
+
+
+@pytest.mark.parametrize(
+    ("machine", "threads"),
+    [
+        (Machine(2), 2),
+        (Machine(2, busy=1.05), 1),
+        (Machine(2, busy=0.3), 2),
+        (Machine(2, busy=2.4), 1),
+        (Machine(64, quota=2.0), 2),
+        (Machine(64, quota=2.0, busy=60.0), 2),
+        (Machine(64, quota=0.5), 1),
+        (Machine(16, busy=8.0), 8),
+    ],
+)
+def test_threads_are_the_cores_that_are_free(machine: Machine, threads: int) -> None:
+    """What others keep busy is left to them, unless nothing were left."""
+    assert machine.threads == threads
+
+
+def test_load_is_that_of_others_at_equal_priority(root: Callable[[dict[str, str]], Path]) -> None:
+    """Ticks of user and system time on the cores that may be used count, those of processes that give way do not."""
+    before = "cpu 9 9 9 9\ncpu0 100 50 100 5\ncpu1 0 0 0 9\ncpu99 5 5 5 5\nintr 1\n"
+    folder = root({"proc/stat": before})
+    ticks = os.sysconf("SC_CLK_TCK")
+
+    def pass_time(seconds: float) -> None:
+        more = int(seconds * ticks)
+        (folder / "proc/stat").write_text(
+            f"cpu 0 0 0 0\ncpu0 {100 + more} 500 100 5\ncpu1 0 0 {more} 9\ncpu99 999 0 0 0\n"
+        )
+
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr("ludus.machine.time.sleep", pass_time)
+        assert Machine.look(folder, seconds=10.0).busy == pytest.approx(2.0, abs=0.05)
