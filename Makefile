@@ -12,6 +12,7 @@
 #                        there is none, and not started), and on a real Ray cluster
 #   make test-slurm      runs in a real Slurm of one node, which is installed here: CONSENT=yes says that you agree
 #   make test-browser    what shows itself in a browser, looked at in a real one (Chromium; Debian's is installed if there is none)
+#   make public-names   download the originals' wheels and write the lists of their public names that the tables are held to
 #   make lint    ruff          make check   strict types          make bench   measure this machine
 
 PYTHON ?= python3
@@ -37,7 +38,7 @@ export PYTHONDONTWRITEBYTECODE :=
 # Frameworks that do not install together with ours: each gets the environment that its requirements.txt locks.
 FRAMEWORKS := $(patsubst tests/%/requirements.txt,.%/.ready,$(wildcard tests/frameworks/*/requirements.txt))
 
-.PHONY: attack demo test test-all test-core machine test-launch test-browser test-frameworks test-engines test-oracles test-slurm fuzz setup lint check bench clean
+.PHONY: attack demo test test-all test-core machine test-launch test-browser test-frameworks test-engines test-oracles test-slurm fuzz public-names setup lint check bench clean
 
 demo: $(READY)
 	$(BIN)/ludus models get smollm2-135m
@@ -95,6 +96,17 @@ test-oracles: $(READY)
 test-slurm: $(READY)
 	test "$(CONSENT)" = yes || { echo "This installs Debian's slurm-wlm and munge and starts their daemons; to agree: CONSENT=yes make test-slurm" >&2; exit 2; }
 	OMP_NUM_THREADS=1 CONSENT=yes $(BIN)/python -m pytest tests/cluster/real_slurm.py tests/cluster/remote/over_slurm.py
+
+# Only looked at: nothing of a wheel is installed or run.
+WHEELS := art=openpipe-art==0.5.18
+public-names: $(READY)
+	rm -rf build/wheels
+	set -e; for each in $(WHEELS); do \
+	  family=$${each%%=*}; folder=build/wheels/$$family; \
+	  $(BIN)/python -m pip download --quiet --no-deps --only-binary :all: --ignore-requires-python -d $$folder "$${each#*=}"; \
+	  $(BIN)/python -m zipfile -e $$folder/*.whl $$folder; \
+	  $(BIN)/python -m tests.compat.public $$family $$folder/$$family; \
+	done
 
 setup: $(READY)
 

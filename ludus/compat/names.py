@@ -10,6 +10,7 @@ from __future__ import annotations
 import difflib
 import importlib
 import inspect
+import logging
 import sys
 import tomllib
 from collections.abc import Mapping, Sequence
@@ -24,23 +25,41 @@ from typing import Any
 from ludus.errors import ConfigError, UserError
 from ludus.settings import import_object
 
+logger = logging.getLogger(__name__)
+
 HERE = "ludus.compat"
 FAMILIES = ("areal", "art", "realhf", "verl")
 Modules = Mapping[str, Mapping[str, str]]
 """By module of the original, without its first part, its names, and for each 'module:attribute' here."""
+Reasons = Mapping[str, str]
+"""By dotted name of the original, without its first part: what is said of it."""
 
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """What a family's users import, and where it is."""
+    """Every public name of an original: where it is, or why it is not.
+
+    Sections of `names.toml`: a module of the original, with the names that are here; `conditions`, `not_needed` and
+    `refused`, each with dotted names by what is said of them.
+    """
 
     family: str
     modules: Modules
+    conditions: Reasons
+    """Of names that are here: what is different."""
+    not_needed: Reasons
+    """Functions that can be imported and called, and do nothing: why nothing has to be done."""
+    refused: Reasons
+    """Names, and modules with all that is below them: why they are not here, and what to use instead."""
 
     @classmethod
     @cache
     def of(cls, family: str) -> Table:
         read = tomllib.loads(Path(__file__).with_name(family).joinpath("names.toml").read_text(encoding="utf-8"))
+        said = [
+            {name: why for why, names in read.pop(section, {}).items() for name in names.split()}
+            for section in ("conditions", "not_needed", "refused")
+        ]
         modules: dict[str, dict[str, str]] = {}
         for path, names_by_module in read.items():
             modules[path] = {}
@@ -49,31 +68,63 @@ class Table:
                 for name in names.split():
                     theirs, _, ours = name.partition("=")
                     modules[path][theirs] = f"{module}:{ours or theirs}"
-        return cls(family, modules)
+        return cls(family, modules, *said)
+
+    @property
+    def paths(self) -> set[str]:
+        """Modules of which there is a name."""
+        return {*self.modules, *(name.rpartition(".")[0] for name in self.not_needed)}
 
     def has_module(self, path: str) -> bool:
-        return any(known == path or known.startswith(f"{path}.") for known in self.modules)
+        return any(known == path or known.startswith(f"{path}.") for known in self.paths)
 
     def children(self, path: str) -> set[str]:
         """Names of the modules directly below."""
         prefix = f"{path}." if path else ""
-        return {known[len(prefix) :].partition(".")[0] for known in self.modules if known and known.startswith(prefix)}
+        return {known[len(prefix) :].partition(".")[0] for known in self.paths if known and known.startswith(prefix)}
 
     def names(self, path: str) -> Mapping[str, str]:
         return self.modules.get(path, {})
 
+    def refusal(self, path: str) -> str | None:
+        """Why a name or a module is not here. None: nothing is said of it."""
+        parts = path.split(".")
+        above = (".".join(parts[:end]) for end in range(len(parts), 0, -1))
+        return next((self.refused[each] for each in above if each in self.refused), None)
+
     def missing(self, path: str) -> ModuleNotFoundError:
-        """The error for a path that is not here: it names the nearest, and the page with all of them."""
+        """The error for a path that is not here: why, or what is nearest, and the page with all of them."""
         module, _, name = path.rpartition(".")
         known = {*self.names(module), *self.children(module)}
         best = difflib.get_close_matches(name, known, n=1)
         there = f"{HERE}.{self.family}.{module}".rstrip(".")
-        hint = f"; did you mean {best[0]!r}?" if best else f"; {there} has {_listed(known)}"
+        if (why := self.refusal(path)) is not None:
+            hint = f": {why}."
+        else:
+            hint = f"; did you mean {best[0]!r}?" if best else f"; {there} has {_listed(known)}"
         # Named without our prefix: `from m import x` would swallow an error that names m.x.
         return ModuleNotFoundError(
             f"{self.family}.{path} is not here{hint} All that is: docs/coming-from-{self.family}.md",
             name=f"{self.family}.{path}",
         )
+
+
+class NotNeeded:
+    """A function of an original's that has nothing to do here: the first call says so."""
+
+    def __init__(self, name: str, why: str) -> None:
+        self._name, self._why, self._is_said = name, why, False
+
+    def __repr__(self) -> str:
+        return f"<{self._name}: not needed, {self._why}>"
+
+    def __call__(self, *arguments: Any, **options: Any) -> Any:
+        """None; as a decorator, what it stands above."""
+        if not self._is_said:
+            logger.warning("%s does nothing: %s", self._name, self._why)
+            self._is_said = True
+        is_decorator = len(arguments) == 1 and not options and inspect.isfunction(arguments[0])
+        return arguments[0] if is_decorator else None
 
 
 class FamilyModule(ModuleType):
@@ -86,19 +137,22 @@ class FamilyModule(ModuleType):
         if name in table.names(path):
             vars(self)[name] = found = load(table.names(path)[name])
             return found
+        if (whole := f"{path}.{name}".lstrip(".")) in table.not_needed:
+            vars(self)[name] = stub = NotNeeded(f"{table.family}.{whole}", table.not_needed[whole])
+            return stub
         if name in table.children(path):
             return importlib.import_module(f"{self.__name__}.{name}")
-        raise AttributeError(str(table.missing(f"{path}.{name}".lstrip("."))), name=name, obj=self)
+        raise AttributeError(str(table.missing(whole)), name=name, obj=self)
 
     def __setattr__(self, name: str, value: Any) -> None:
         table, path = _place(self.__name__)
-        if isinstance(value, FamilyModule) and name in table.names(path):
+        if isinstance(value, FamilyModule) and name in {*table.names(path), *_below(table.not_needed, path)}:
             return  # the machinery binds a module to its parent; a name of theirs that is the same comes first
         super().__setattr__(name, value)
 
     def __dir__(self) -> list[str]:
         table, path = _place(self.__name__)
-        return sorted({*vars(self), *table.names(path), *table.children(path)})
+        return sorted({*vars(self), *table.names(path), *table.children(path), *_below(table.not_needed, path)})
 
     def __reduce__(self) -> tuple[Any, ...]:
         return importlib.import_module, (self.__name__,)
@@ -177,6 +231,11 @@ def install() -> None:
 def _place(name: str) -> tuple[Table, str]:
     family, _, path = name.removeprefix(f"{HERE}.").partition(".")
     return Table.of(family), path
+
+
+def _below(names: Reasons, path: str) -> set[str]:
+    """The last parts of those directly below a module."""
+    return {last for module, _, last in (name.rpartition(".") for name in names) if module == path}
 
 
 def _listed(names: set[str]) -> str:

@@ -20,9 +20,10 @@ def stub(names: Mapping[str, str], *, is_package: bool) -> str:
     lines = ["# Written from names.toml: python -m tests.compat.test_stubs"]
     if is_package:
         lines += ["from typing import Any", ""]
-    for name, target in sorted(names.items(), key=lambda item: (item[1].partition(":")[0], item[0])):
+    for name, target in sorted(names.items(), key=lambda item: (*item[1].split(":"), item[0])):
         module, _, attribute = target.partition(":")
-        lines.append(f"from {module} import {attribute} as {name}")
+        # Ruff knows re-exports under the same name alone.
+        lines.append(f"from {module} import {attribute} as {name}" + "  # noqa: F401" * (name != attribute))
     if is_package:  # the modules below, which have no file
         lines += ["", "def __getattr__(name: str) -> Any: ..."]
     return "\n".join(lines) + "\n"

@@ -3,6 +3,8 @@ from typing import Any
 
 from ludus.compat.art.backends import Backend as Backend
 from ludus.compat.art.backends import TrainConfig as TrainConfig
+from ludus.compat.art.backends import TrainResult as LocalTrainResult  # noqa: F401
+from ludus.compat.art.backends import TrainResult as ServerlessTrainResult  # noqa: F401
 from ludus.compat.art.backends import TrainResult as TrainResult
 from ludus.compat.art.backends import TrainSFTConfig as TrainSFTConfig
 from ludus.compat.art.batching import trajectory_group_batches as trajectory_group_batches

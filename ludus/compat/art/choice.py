@@ -16,8 +16,9 @@ from ludus.errors import UserError
 Message = Mapping[str, Any]
 """A message as a chat completion request has it."""
 Messages = list[dict[str, Any]]
-MessagesAndChoices = list[Any]
-"""Messages as mappings, and choices."""
+Item = Any
+"""A message as a mapping, or a choice."""
+MessagesAndChoices = list[Item]
 Tools = list[dict[str, Any]]
 """Tools as a chat completion request has them."""
 
