@@ -28,7 +28,7 @@ from ludus.loop.settings import (
 )
 from ludus.models.settings import ModelSettings
 from ludus.processes.placement import SCHEDULERS, LocalScheduler, SchedulerSettings
-from ludus.rollout.settings import GenerationSettings, OnlineSettings, RolloutSettings
+from ludus.rollout.settings import GenerationSettings, OnlineSettings, ReplaySettings, RolloutSettings
 from ludus.runs.settings import TRACES, NoTraceSettings, TraceSettings
 from ludus.settings import (
     Idle,
@@ -131,6 +131,8 @@ class Config(Settings):
                 "algorithm.distillation needs somebody who teaches: set teacher.kind to model (with teacher.path), "
                 "server (with teacher.urls) or policy (with teacher.hint.column)"
             )
+        if self.rollout.replay is not None:
+            _check_replay(self.rollout.replay, self.train_dataset.batch_size, self.algorithm)
         rollout, n_samples = self.rollout, self.gconfig.n_samples
         if rollout.is_set("min_members") and rollout.min_members > n_samples:
             raise ConfigError(
@@ -239,6 +241,18 @@ def check_training(config: ConfigT) -> ConfigT:
             "rollout.min_members=1"
         )
     return config
+
+
+def _check_replay(replay: ReplaySettings, batch_size: int, algorithm: AlgorithmSettings) -> None:
+    """Raises ConfigError if nothing could be replayed, or if the algorithm could not learn from it."""
+    if replay.num_places(batch_size) == 0:
+        raise ConfigError(
+            f"rollout.replay.share={replay.share:g} of train_dataset.batch_size={batch_size} is less than one group; "
+            f"set a share of {1 / batch_size:.3g} or more, or a larger batch"
+        )
+    obstacle = algorithm.off_policy_obstacle
+    if obstacle is not None:
+        raise ConfigError(f"rollout.replay trains on tokens of other policies, and {obstacle}")
 
 
 def _idle_online(config: Config) -> Iterator[Idle]:

@@ -28,6 +28,17 @@ from ludus.errors import ConfigError
         (["name=../elsewhere"], "must be a folder's name"),
         (["train_dataset.mix.sums.wieght=2"], r"did you mean 'train_dataset.mix.sums.weight'\?"),
         (["rollout.max_concurent_rollouts=8"], r"did you mean 'rollout.max_concurrent_rollouts'\?"),
+        (["rollout.replay.share=0.1"], r"share=0.1 of train_dataset.batch_size=8 is less than one group; set .* 0.125"),
+        (["rollout.replay.share=0.5", "algorithm.correction=none"], "correction=none counts them as the policy's own"),
+        (
+            ["rollout.replay.share=0.5", "algorithm.correction={kind: mask, weighs: false}"],
+            "correction=mask with weighs=false counts them as the policy's own",
+        ),
+        (
+            ["rollout.replay.share=0.5", "algorithm.name=gpg"],
+            "loss=policy_gradient with correction=bypass has no",
+        ),
+        (["rollout.replay.share=0.5", "algorithm.name=rae"], "advantage=rae would count their rewards twice"),
         (["n_samples=8"], r"did you mean 'gconfig.n_samples'\?"),
         (["total_train_step=8"], r"did you mean 'total_train_steps'\?"),
     ],

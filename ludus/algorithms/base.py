@@ -155,6 +155,8 @@ class LossInputs:
     minibatch."""
     episodes_N: Tensor | None = None
     groups_N: Tensor | None = None
+    origins_N: Tensor | None = None
+    """Where each token comes from (see `pack`), int64. None: all were sampled for this batch."""
 
     @property
     def old_logprobs_N(self) -> Tensor:  # noqa: N802  (the suffix is the shape)

@@ -28,11 +28,13 @@ class Term(NamedTuple):
     source: str
 
 
-def explain(settings: AlgorithmSettings, *, turn_discount: float, value_clip: float | None = None) -> list[Term]:
+def explain(
+    settings: AlgorithmSettings, *, turn_discount: float, value_clip: float | None = None, replayed: float = 0.0
+) -> list[Term]:
     """What is minimised, and what each of its letters stands for.
 
     turn_discount: from one turn to the next.  value_clip: how far a critic's values may move. None: they are not
-    clipped.
+    clipped.  replayed: share of a batch.
     """
     beside = [f" + {settings.kl.beta:g} kl"] if settings.kl else []
     entropy = settings.entropy
@@ -72,6 +74,10 @@ def explain(settings: AlgorithmSettings, *, turn_discount: float, value_clip: fl
         terms.append(Term("left out", f"{bound}, by {settings.off_policy_mask.level}", "arXiv 2512.02556 eq. 9"))
     if settings.dynamic_sampling:
         terms.append(Term("groups", "those whose returns are equal are replaced", "DAPO (arXiv 2503.14476) sec. 3.2"))
+    if replayed:
+        weight = "c" if algorithm_of(settings).needs.proximal else "r"
+        formula = f"up to {replayed:g} of a batch are good ones of earlier batches, whose tokens {weight} weighs"
+        terms.append(Term("groups", formula, "ACER (arXiv 1611.01224) sec. 3.2"))
     return terms
 
 

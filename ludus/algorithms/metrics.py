@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Literal
 
 from ludus.algorithms.base import LossInputs, LossMetrics
+from ludus.algorithms.pack import REPLAYED
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -24,6 +25,18 @@ def sampling_metrics(inputs: LossInputs) -> LossMetrics:
         "logprob_gap_mean": gap_N.mean(),
         "logprob_gap_max": gap_N.max(),
     }
+
+
+def replay_metrics(inputs: LossInputs) -> LossMetrics:
+    """Of replayed tokens, as means over all tokens: how many they are, and the first two moments of their importance
+    weight from the policy that sampled them to the one that the batch began with. Nothing where there are none."""
+    if inputs.origins_N is None or not (inputs.origins_N == REPLAYED).any():
+        return {}
+    first_N = inputs.logprobs_N if inputs.proximal_logprobs_N is None else inputs.proximal_logprobs_N
+    is_replayed_N = (inputs.origins_N == REPLAYED).float()
+    weight_N = bounded_exp(first_N.detach() - inputs.sampled_logprobs_N) * is_replayed_N
+    moments = {"replay_weight": weight_N.mean(), "replay_weight_squared": weight_N.square().mean()}
+    return {"replay_share": is_replayed_N.mean(), **moments}
 
 
 KlEstimator = Literal["k1", "k2", "k3", "abs"]

@@ -22,6 +22,8 @@ from typing import TypeVar
 from ludus.errors import InternalError, UserError
 
 Path = tuple[int, ...]
+OWN, REPLAYED = 0, 1
+"""Origins of targets: sampled for this batch; for an earlier one, and trained on before."""
 T = TypeVar("T")
 
 
@@ -74,6 +76,8 @@ class TrainSequence:
     all of them are."""
     logit_processings: tuple[LogitProcessing | None, ...] = ()
     """Per target what changed its logits. None: nothing did. Empty: nothing changed any."""
+    origins: tuple[int, ...] = ()
+    """Per target where it comes from; empty: all are `OWN`."""
 
     def __post_init__(self) -> None:
         _check_lengths(len(self.target_idx), *_columns(self))
@@ -123,6 +127,8 @@ class PackedRow:
     """Per target, as in TrainSequence; empty: every target was drawn among the whole vocabulary."""
     logit_processings: tuple[LogitProcessing | None, ...] = ()
     """Per target, as in TrainSequence; a position in the sequence is that of the token in this row."""
+    origins: tuple[int, ...] = ()
+    """Per target, as in TrainSequence."""
     num_sequence_tokens: int = 0
     """Tokens of the sequences in this row before sharing; 0 in rows that `pack` did not make."""
 
@@ -274,6 +280,7 @@ def _build_row(paths: Sequence[Path], by_path: Mapping[Path, Sequence[TrainSeque
         value_targets=_joined_if_given([item.value_targets for item in trained]),
         kept_ids=_joined(trained, [item.kept_ids for item in trained], ()),
         logit_processings=_joined(trained, [item.logit_processings for item in trained], None),
+        origins=_joined(trained, [item.origins for item in trained], OWN),
         num_sequence_tokens=sum(len(item.token_ids) for item in trained),
     )
 
@@ -317,7 +324,7 @@ def _columns(item: TrainSequence | PackedRow) -> list[Sequence[object]]:
     """What there is of each target."""
     always = (item.advantages, item.weights, item.logprobs, item.versions, item.temperatures)
     optional = (item.turns, item.episodes, item.groups, item.values, item.value_targets)
-    sparse = (item.kept_ids or None, item.logit_processings or None)
+    sparse = (item.kept_ids or None, item.logit_processings or None, item.origins or None)
     return [*always, *(column for column in (*optional, *sparse) if column is not None)]
 
 

@@ -20,7 +20,7 @@ from ludus.algorithms.base import (
 )
 from ludus.algorithms.distillation import add_distillation
 from ludus.algorithms.levels import mean_within
-from ludus.algorithms.metrics import bounded_exp, kl_estimate
+from ludus.algorithms.metrics import bounded_exp, kl_estimate, replay_metrics
 from ludus.algorithms.own import OwnAdvantageSettings, OwnLossSettings
 from ludus.algorithms.settings import AlgorithmSettings
 from ludus.algorithms.table import CORRECTIONS, ESTIMATORS, LOSSES, NORMALISERS
@@ -108,6 +108,7 @@ def _objective(
     metrics = LOSSES[settings.loss.kind].metrics
     if metrics is not None:
         seen = {**metrics(inputs), **seen}
+    seen = {**seen, **replay_metrics(inputs)}
     return (inputs.weights_N * loss_N).sum(), seen
 
 

@@ -9,7 +9,7 @@ from typing import Annotated, Any, Self
 import pydantic
 
 from ludus.algorithms.base import Rule
-from ludus.algorithms.corrections import TruncateSettings
+from ludus.algorithms.corrections import BypassSettings, MaskSettings, NoneSettings, TruncateSettings
 from ludus.algorithms.distillation import DistillationSettings
 from ludus.algorithms.estimators.group import GroupSettings
 from ludus.algorithms.levels import Level
@@ -139,6 +139,28 @@ class AlgorithmSettings(Settings):
                 f"not which; set advantage: best_worst, or take name: {self.loss.kind}, which has all of it"
             )
         return self
+
+    @property
+    def off_policy_obstacle(self) -> str | None:
+        """Why groups that other policies sampled cannot be trained on again. None: they can."""
+        correction, loss, advantage = self.correction, self.loss.kind, self.advantage.kind
+        if isinstance(correction, NoneSettings) or (isinstance(correction, MaskSettings) and not correction.weighs):
+            said = "none" if isinstance(correction, NoneSettings) else "mask with weighs=false"
+            return (
+                f"algorithm.correction={said} counts them as the policy's own; set algorithm.correction to truncate, "
+                "mask or bypass"
+            )
+        if isinstance(correction, BypassSettings) and loss in ("policy_gradient", "cross_entropy"):
+            return (
+                f"algorithm.loss={loss} with correction=bypass has no ratio that would weigh them; set "
+                "algorithm.correction to truncate or mask"
+            )
+        if ESTIMATORS[advantage].remembers:
+            return (
+                f"algorithm.advantage={advantage} would count their rewards twice in what it remembers of earlier "
+                "batches; choose another advantage"
+            )
+        return None
 
     def of_length(self, max_new_tokens: int | None) -> Self:
         """These settings for answers of at most so many tokens, which a constant to divide by follows from, and which

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import Literal, TypeVar
 
 from ludus.algorithms.base import TokenAdvantages
-from ludus.algorithms.pack import LogitProcessing, TrainSequence
+from ludus.algorithms.pack import OWN, LogitProcessing, TrainSequence
 from ludus.episodes.ledger import Ledger, MaskReason
 from ludus.errors import InternalError
 from ludus.types import SessionRecord, Turn
@@ -104,6 +104,7 @@ def export_session(
     bounds: TokenBounds = TokenBounds(),
     left_out: Mapping[str, Sequence[int]] = _NOTHING,
     numbers: Numbers = Numbers(),
+    origin: int = OWN,
 ) -> Exported:
     """Training sequences of `record`, every trained token with `weight`, and where its other tokens went.
 
@@ -112,13 +113,15 @@ def export_session(
     tokens on several paths are trained in the first.
     left_out: masked besides are these indices among the sampled tokens of a turn, by its id.
     numbers: of the episode, its first turn and its group in their batch.
+    origin: of its tokens.
     Raises InternalError if a turn has no credit, or the ledger does not balance.
     """
     trained, masked = _account(record, credit, bounds, left_out)
     by_node = {item.turn.node: item for item in trained}
     turns = [item.turn for item in trained]
     chains = ((turn,) for turn in turns) if style == "individual" else record.chains(turns)
-    sequences = tuple(_sequence(record, [by_node[turn.node] for turn in chain], weight, numbers) for chain in chains)
+    items = ([by_node[turn.node] for turn in chain] for chain in chains)
+    sequences = tuple(_sequence(record, chain, weight, numbers, origin) for chain in items)
     # Counted in what leaves here, so that a token which a style lost or repeated cannot balance.
     ledger = Ledger(record.num_sampled_tokens, sum(len(item.target_idx) for item in sequences), masked)
     ledger.check()
@@ -210,7 +213,9 @@ def _walks_grammar(turn: Turn) -> bool:
     return sampling.grammar is not None and not sampling.truncates and not is_listed
 
 
-def _sequence(record: SessionRecord, chain: Sequence[_TrainedTurn], weight: float, numbers: Numbers) -> TrainSequence:
+def _sequence(
+    record: SessionRecord, chain: Sequence[_TrainedTurn], weight: float, numbers: Numbers, origin: int
+) -> TrainSequence:
     """The path to the last trained token of `chain`, whose turns lie on one path in this order."""
     target_idx = tuple(item.start + i for item in chain for i in item.chosen)
     return TrainSequence(
@@ -233,6 +238,7 @@ def _sequence(record: SessionRecord, chain: Sequence[_TrainedTurn], weight: floa
                 logit_processing for item in chain for logit_processing in (_logit_processing(item),) * len(item.chosen)
             )
         ),
+        origins=_if_any((origin,) * len(target_idx)),
     )
 
 

@@ -46,6 +46,8 @@ class Ledger:
     sampled: int = 0
     trained: int = 0
     masked: Mapping[MaskReason, int] = field(default_factory=dict)
+    replayed: int = 0
+    """Tokens that were trained again, after the step that the law counts them in; it does not count them twice."""
 
     @classmethod
     def all_masked(cls, num_sampled: int, reason: MaskReason) -> Ledger:
@@ -62,7 +64,8 @@ class Ledger:
     def __add__(self, other: Ledger) -> Ledger:
         masked = Counter(self.masked)
         masked.update(other.masked)
-        return Ledger(self.sampled + other.sampled, self.trained + other.trained, dict(masked))
+        replayed = self.replayed + other.replayed
+        return Ledger(self.sampled + other.sampled, self.trained + other.trained, dict(masked), replayed)
 
     @property
     def num_masked(self) -> int:

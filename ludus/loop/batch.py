@@ -13,10 +13,10 @@ from __future__ import annotations
 
 import logging
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache, partial
-from itertools import pairwise
+from itertools import chain, pairwise
 from types import MappingProxyType
 from typing import TypeVar
 
@@ -24,7 +24,7 @@ from ludus.algorithms.base import NOTHING, GroupReturns, Memory, TurnAdvantages
 from ludus.algorithms.estimators.group import is_flat
 from ludus.algorithms.measured import Measured, TokenNumbers
 from ludus.algorithms.overlong import overlong_penalty
-from ludus.algorithms.pack import Batch, PackedRow, TrainSequence, pack
+from ludus.algorithms.pack import OWN, REPLAYED, Batch, PackedRow, TrainSequence, pack
 from ludus.algorithms.resolve import algorithm_of
 from ludus.algorithms.returns import turn_returns
 from ludus.algorithms.settings import AlgorithmSettings
@@ -40,6 +40,7 @@ T = TypeVar("T")
 Credit = Mapping[str, TurnCredit]
 """By turn id."""
 Members = Sequence[tuple[Episode, Credit]]
+BoundsOf = Callable[[Episode], TokenBounds]
 _NOTHING: Measured = {}
 
 
@@ -85,8 +86,8 @@ def build_batch(
 
     measured: what the algorithm asks for.  memory: what it knows of the batches before.
     """
-    bounds = _bounds(rules, version)
-    groups = _by_id(taken.groups)
+    bounds, groups = _bounds(taken, rules, version), taken.trained
+    replayed = {group.id for group in taken.replayed}
     credited, known = _advantages(groups, rules, measured, memory)
     could_be_trained = _mask_unpaired(credited, rules, bounds)
     by_group = _mask_flat(could_be_trained, rules)
@@ -100,24 +101,27 @@ def build_batch(
     for part in parts:
         sequences: list[TrainSequence] = []
         for group, (episode, credit) in ((group, each) for group, members in part for each in members):
+            is_again = groups[group].id in replayed
             # together the minibatches weigh as much as there are of them, each what its tokens weigh
             exported = export_session(
                 episode.session,
                 credit,
                 weight=next(weights) * len(parts) * rules.loss_weights.get(groups[group].source, 1.0),
                 style=rules.export_style,
-                bounds=bounds,
+                bounds=bounds(episode),
                 left_out=episode.left_out,
                 numbers=replace(numbers, group=group),
+                origin=REPLAYED if is_again else OWN,
             )
             sequences.extend(exported.sequences)
-            ledger = ledger + exported.ledger
+            ledger = ledger + (Ledger(replayed=exported.ledger.trained) if is_again else exported.ledger)
             numbers = numbers.after(episode.session)
         rows.append(pack(sequences, row_tokens=rules.row_tokens))
+    own = (members for group, members in zip(groups, by_group, strict=True) if group.id not in replayed)
     return BuiltBatch(
         batch=Batch(tuple(rows), version),
         ledger=ledger,
-        credit=_named_credit([each for members in by_group for each in members], taken.discarded),
+        credit=_named_credit(chain.from_iterable(own), taken.discarded),
         memory=known,
         staleness=_staleness(taken.groups, version),
     )
@@ -126,13 +130,14 @@ def build_batch(
 def rows_to_measure(taken: TakenGroups, rules: BatchRules, *, version: int) -> Batch:
     """All tokens that can be trained, whatever their advantages will be; they weigh nothing yet."""
     sequences: list[TrainSequence] = []
-    for episode, numbers in _numbered(taken.groups):
+    bounds = _bounds(taken, rules, version)
+    for episode, numbers in _numbered(taken):
         exported = export_session(
             episode.session,
             _any_credit(episode, rules),
             weight=0.0,
             style=rules.export_style,
-            bounds=_bounds(rules, version),
+            bounds=bounds(episode),
             left_out=episode.left_out,
             numbers=numbers,
         )
@@ -143,10 +148,10 @@ def rows_to_measure(taken: TakenGroups, rules: BatchRules, *, version: int) -> B
 def places_to_measure(taken: TakenGroups, rules: BatchRules, *, version: int) -> dict[str, tuple[int, ...]]:
     """The tokens of `rows_to_measure` by the ids of turns, as their places among what each sampled."""
     places: dict[str, tuple[int, ...]] = {}
-    bounds = _bounds(rules, version)
-    for episode, _ in _numbered(taken.groups):
+    bounds = _bounds(taken, rules, version)
+    for episode, _ in _numbered(taken):
         credit = _any_credit(episode, rules)
-        places |= trained_places(episode.session, credit, bounds=bounds, left_out=episode.left_out)
+        places |= trained_places(episode.session, credit, bounds=bounds(episode), left_out=episode.left_out)
     return places
 
 
@@ -158,24 +163,24 @@ def _any_credit(episode: Episode, rules: BatchRules) -> dict[str, TurnCredit]:
 
 def by_turn_id(taken: TakenGroups, numbers: Mapping[int, TokenNumbers]) -> Measured:
     """What was measured of the turns that have these numbers in `rows_to_measure`."""
-    ids = [turn.id for episode, _ in _numbered(taken.groups) for turn in episode.session.turns]
+    ids = [turn.id for episode, _ in _numbered(taken) for turn in episode.session.turns]
     return {ids[number]: each for number, each in numbers.items()}
 
 
-def _bounds(rules: BatchRules, version: int) -> TokenBounds:
+def _bounds(taken: TakenGroups, rules: BatchRules, version: int) -> BoundsOf:
     stale_before = None if rules.max_token_age is None else version - rules.max_token_age
     algorithm = rules.algorithm
-    return TokenBounds(stale_before, algorithm.max_sequence_tokens, algorithm.mask_truncated_completions)
+    bounds = TokenBounds(stale_before, algorithm.max_sequence_tokens, algorithm.mask_truncated_completions)
+    # the age of what is replayed was judged when it was drawn
+    of_replayed = replace(bounds, stale_before=None)
+    replayed = {episode.id for group in taken.replayed for episode in group.episodes}
+    return lambda episode: of_replayed if episode.id in replayed else bounds
 
 
-def _by_id(groups: Iterable[Group]) -> list[Group]:
-    return sorted(groups, key=lambda group: group.id)
-
-
-def _numbered(groups: Iterable[Group]) -> Iterator[tuple[Episode, Numbers]]:
+def _numbered(taken: TakenGroups) -> Iterator[tuple[Episode, Numbers]]:
     """All members, in the order of the batch."""
     numbers = Numbers()
-    for episode in (each for group in _by_id(groups) for each in _members(group)):
+    for episode in (each for group in taken.trained for each in _members(group)):
         yield episode, numbers
         numbers = numbers.after(episode.session)
 
@@ -195,9 +200,9 @@ def _warn_of_fewer(minibatches: int, num_groups: int) -> None:
     logger.warning("algorithm.minibatches=%d, and a batch has only %d groups: one step each", minibatches, num_groups)
 
 
-def _count(episode: Episode, credit: Credit, bounds: TokenBounds) -> int:
+def _count(episode: Episode, credit: Credit, bounds: BoundsOf) -> int:
     """Tokens that are trained."""
-    places = trained_places(episode.session, credit, bounds=bounds, left_out=episode.left_out)
+    places = trained_places(episode.session, credit, bounds=bounds(episode), left_out=episode.left_out)
     return sum(map(len, places.values()))
 
 
@@ -263,6 +268,11 @@ def flat_group_mask(rules: BatchRules, group: Group) -> MaskReason | None:
     return "zero_advantage" if len(returns.means()) > 1 and is_flat(returns) else None
 
 
+def can_teach(rules: BatchRules, group: Group) -> bool:
+    """The returns of its members differ, or the algorithm learns from groups in which they do not."""
+    return algorithm_of(rules.algorithm).needs.flat_groups or flat_group_mask(rules, group) is None
+
+
 def make_group_filter(rules: BatchRules) -> GroupFilter | None:
     """What rejects groups: that what they are compared with is missing, the user's function, and that there is nothing
     to learn from them, if the algorithm asks for it. None: nothing does."""
@@ -314,7 +324,7 @@ def _is_flat(members: Members) -> bool:
     return not any(credit.teaches for _, turns in members for credit in turns.values())
 
 
-def _mask_unpaired(groups: Sequence[Members], rules: BatchRules, bounds: TokenBounds) -> list[Members]:
+def _mask_unpaired(groups: Sequence[Members], rules: BatchRules, bounds: BoundsOf) -> list[Members]:
     """The groups, of which those with tokens to train on one side alone are masked, if the algorithm needs both."""
     if not algorithm_of(rules.algorithm).needs.pairs:
         return list(groups)
@@ -323,7 +333,7 @@ def _mask_unpaired(groups: Sequence[Members], rules: BatchRules, bounds: TokenBo
     ]
 
 
-def _sides(members: Members, bounds: TokenBounds) -> set[bool]:
+def _sides(members: Members, bounds: BoundsOf) -> set[bool]:
     """Whether there are tokens to train of positive advantage (True), and of negative one (False)."""
     trained = [credit for episode, credit in members if _count(episode, credit, bounds)]
     return {each.mean > 0 for credit in trained for each in credit.values() if each.mean}
@@ -342,7 +352,7 @@ def _masked(members: Members, reason: MaskReason) -> Members:
     return [(episode, {id_: each if each.mask else mask for id_, each in turns.items()}) for episode, turns in members]
 
 
-def _named_credit(credited: Members, discarded: Sequence[Discarded]) -> dict[str, float | str]:
+def _named_credit(credited: Iterable[tuple[Episode, Credit]], discarded: Sequence[Discarded]) -> dict[str, float | str]:
     named: dict[str, float | str] = {}
     for _, turns in credited:
         for turn_id, credit in turns.items():

@@ -28,6 +28,7 @@ from ludus.loop.fingerprint import Fingerprint
 from ludus.processes.checksums import Checksums, checksums, damage
 from ludus.processes.files import set_aside, sync
 from ludus.rollout.curriculum import CurriculumState
+from ludus.rollout.replay import ReplayState
 
 logger = logging.getLogger(__name__)
 
@@ -64,6 +65,8 @@ class RunProgress:
     """Of the rows that are played, by the name of their source; of the only one it is ''. Empty: none are played."""
     curriculum: CurriculumState | None = None
     """Which rows rest. None: none ever does."""
+    replay: ReplayState | None = None
+    """Which groups are kept to be trained on again. None: none ever is."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -220,6 +223,7 @@ def _read(folder: Path) -> Checkpoint:
     values["ledger"] = Ledger(**values["ledger"])
     values["data"] = {name: Fingerprint.of_json(data) for name, data in values["data"].items()}
     values["curriculum"] = CurriculumState.of_json(values["curriculum"]) if values["curriculum"] else None
+    values["replay"] = ReplayState.of_json(values["replay"]) if values.get("replay") else None
     return Checkpoint(folder, RunProgress(**values), files)
 
 

@@ -16,8 +16,8 @@ from ludus.algorithms.pack import Batch
 from ludus.episodes.ledger import Ledger
 from ludus.loop.batch import BuiltBatch
 from ludus.loop.memory import peak_rss_mb, rss_mb
-from ludus.rollout.groups import TakenGroups
-from ludus.runs.metrics import merge_means
+from ludus.rollout.groups import TakenGroups, token_versions
+from ludus.runs.metrics import Metrics, merge_means
 from ludus.types import EngineStats, Group
 
 
@@ -112,6 +112,25 @@ def rollout_metrics(taken: TakenGroups) -> dict[str, float]:
     return metrics | _source_metrics(taken.groups)
 
 
+def replay_metrics(taken: TakenGroups, trained: Metrics, *, version: int) -> dict[str, float]:
+    """How many groups of the batch were replayed, how many versions older their tokens are than the weights that they
+    train, and what they are worth: the mean of their importance weights w, and as the share of their tokens that as
+    many fresh ones would be (mean w)^2 / mean w^2, the effective sample size. Nothing where nothing is replayed.
+
+    trained: what the trainer saw.  Source: Kish, "Survey Sampling" (1965), sec. 8.2.
+    """
+    if not taken.replayed:
+        return {}
+    ages = [version - sampled_by for group in taken.replayed for sampled_by in token_versions(group)]
+    metrics = {"replay/groups": float(len(taken.replayed))}
+    if ages:
+        metrics |= {"replay/age_versions": fmean(ages), "replay/age_versions_max": float(max(ages))}
+    if share := trained.get("train/replay_share"):
+        weight, squared = trained["train/replay_weight"], trained["train/replay_weight_squared"]
+        metrics |= {"replay/weight": weight / share, "replay/ess": weight**2 / (share * squared)}
+    return metrics
+
+
 def _source_metrics(groups: Sequence[Group]) -> dict[str, float]:
     """Of each source by name: its share of the groups, and means over its episodes. None of the only source."""
     metrics: dict[str, float] = {}
@@ -133,7 +152,8 @@ def _source_metrics(groups: Sequence[Group]) -> dict[str, float]:
 
 def ledger_metrics(ledger: Ledger) -> dict[str, float]:
     masked = {f"ledger/masked_{reason}": float(count) for reason, count in sorted(ledger.masked.items())}
-    return {"ledger/sampled": float(ledger.sampled), "ledger/trained": float(ledger.trained), **masked}
+    replayed = {"ledger/replayed": float(ledger.replayed)} if ledger.replayed else {}
+    return {"ledger/sampled": float(ledger.sampled), "ledger/trained": float(ledger.trained), **masked, **replayed}
 
 
 def batch_metrics(built: BuiltBatch) -> dict[str, float]:

@@ -27,6 +27,7 @@ from ludus.loop.measure import (
     batch_metrics,
     ledger_metrics,
     memory_metrics,
+    replay_metrics,
     rollout_metrics,
     teacher_metrics,
 )
@@ -120,6 +121,7 @@ async def train_step(
     components.store.add_credit(step, built.credit)
     metrics = {
         **rollout_metrics(taken),
+        **replay_metrics(taken, train_metrics, version=version),
         **train_metrics,
         **batch_metrics(built),
         **teacher_metrics(measured),
@@ -151,7 +153,7 @@ async def _measured(
         if components.teacher is None:
             raise UserError("algorithm.distillation needs somebody who teaches: set teacher.kind")
         with clock.measure("teacher"):
-            episodes = [episode for group in taken.groups for episode in group.episodes]
+            episodes = [episode for group in taken.trained for episode in group.episodes]
             gaps = await components.teacher.gaps(episodes, places_to_measure(taken, rules, version=version))
         nothing = TokenNumbers()
         measured = {turn: replace(measured.get(turn, nothing), teacher_gaps=each) for turn, each in gaps.items()}

@@ -10,9 +10,11 @@ with `max_head_offpolicyness=0` a run is a function of its configuration, its da
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from time import monotonic
 from typing import Any, TypeVar
@@ -22,7 +24,7 @@ from ludus.algorithms.resolve import algorithm_of
 from ludus.engines.base import Engine
 from ludus.episodes.ledger import Ledger
 from ludus.errors import LudusError
-from ludus.loop.batch import BatchRules, account_unused, make_group_filter
+from ludus.loop.batch import BatchRules, account_unused, can_teach, make_group_filter
 from ludus.loop.checkpoint import RunProgress, save_checkpoint, update_checkpoint
 from ludus.loop.commit import own_commit
 from ludus.loop.evaluate import EvalPlan, Evaluation, account_evaluated, evaluate
@@ -39,11 +41,14 @@ from ludus.rollout.curriculum import Curriculum
 from ludus.rollout.groups import GroupSource, TakenGroups
 from ludus.rollout.mixture import Source
 from ludus.rollout.pool import PlayEpisode, RolloutPool
+from ludus.rollout.replay import ReplayBuffer, ReplayState
 from ludus.rollout.settings import CurriculumSettings, RolloutSettings
 from ludus.rollout.tasks import GroupStream
 from ludus.runs.store import RunStore
 from ludus.teachers.teacher import Teacher
 from ludus.types import Episode
+
+logger = logging.getLogger(__name__)
 
 ResultT = TypeVar("ResultT")
 
@@ -99,6 +104,8 @@ class _RunState:
     progress: RunProgress
     clock: TrainingClock
     ledger: Ledger
+    replay: ReplayBuffer | None
+    """None: no group is trained on twice."""
     metrics: Mapping[str, float] = field(default_factory=dict)
     evaluation: Evaluation | None = None
     """The last one of this process."""
@@ -115,9 +122,8 @@ async def train(components: RunComponents, plan: TrainPlan, start: RunProgress) 
     Raises LudusError if the rollouts stopped by themselves, or if a step failed; after saving as well, unless the step
     broke off while it trained: the last checkpoint is then what there is.
     """
-    run = _RunState(
-        start, TrainingClock(components.engine.stats(), start.train_seconds, start.eval_seconds), start.ledger
-    )
+    clock = TrainingClock(components.engine.stats(), start.train_seconds, start.eval_seconds)
+    run = _RunState(start, clock, start.ledger, _replay_buffer(components.store, plan, start.replay))
     components.observer.on_start(plan.total_steps, plan.total_seconds)
     if plan.eval_settings.before and start.step == 0:
         await _evaluate(components, plan, run)
@@ -126,12 +132,13 @@ async def train(components: RunComponents, plan: TrainPlan, start: RunProgress) 
         components.observer.on_phase(f"playing the first rows: {plan.batch_size} x {plan.n_samples} episodes")
 
     pool = _rows_pool(components, plan, start) if components.arrivals is None else components.arrivals
+    _reserve(run, pool)
     with TrainerThread("trainer") as work, _accounted(components, run, pool):
         async with pool:
             try:
                 while (stopped_by := _end(components, plan, run)) is None:
                     with run.clock.measure("rollout"):
-                        taken = await _unless_interrupted(pool.take(plan.batch_size), components.interrupts)
+                        taken = await _unless_interrupted(_take(components, plan, run, pool), components.interrupts)
                     if taken is None:
                         continue
                     await _step(components, plan, run, work, pool, taken)
@@ -140,6 +147,7 @@ async def train(components: RunComponents, plan: TrainPlan, start: RunProgress) 
                         await _evaluate(components, plan, run)
                         pool.resume_admission()
                     if _end(components, plan, run) is None:
+                        _reserve(run, pool)
                         pool.advance(run.progress.step)
                     if _is_save_due(plan.checkpoint, run):
                         await _save(components, plan, run, work, pool)
@@ -159,6 +167,20 @@ async def train(components: RunComponents, plan: TrainPlan, start: RunProgress) 
     return _conclude(components, run, stopped_by, model=model)
 
 
+async def _take(components: RunComponents, plan: TrainPlan, run: _RunState, pool: GroupSource) -> TakenGroups:
+    """The groups of the next batch."""
+    taken = await pool.take(plan.batch_size)
+    if run.replay is None:
+        return taken
+    return replace(taken, replayed=run.replay.draw(run.progress.step, components.store.episode))
+
+
+def _reserve(run: _RunState, pool: GroupSource) -> None:
+    """Places of the next batch, for what is replayed."""
+    if run.replay is not None:
+        pool.reserve(run.replay.num_places)
+
+
 async def _step(
     components: RunComponents,
     plan: TrainPlan,
@@ -173,7 +195,10 @@ async def _step(
     def on_stage(stage: str, ledger: Ledger, memory: Memory) -> None:
         run.is_torn = stage == "batch"
         if stage == "train":
-            run.progress = replace(run.progress, step=version + 1, memory=memory)
+            if run.replay is not None:
+                run.replay.add(taken.groups, version + 1)
+            kept = None if run.replay is None else run.replay.state
+            run.progress = replace(run.progress, step=version + 1, memory=memory, replay=kept)
             run.ledger = run.ledger + ledger
 
     try:
@@ -274,6 +299,19 @@ def _rows_pool(components: RunComponents, plan: TrainPlan, start: RunProgress) -
         group_filter=make_group_filter(plan.rules),
         with_greedy=algorithm_of(plan.rules.algorithm).needs.greedy,
     )
+
+
+def _replay_buffer(store: RunStore, plan: TrainPlan, state: ReplayState | None) -> ReplayBuffer | None:
+    """state: of the run until now. None: nothing was kept."""
+    settings, teaches = plan.rollout.replay, partial(can_teach, plan.rules)
+    if settings is None:
+        return None
+    if state is not None:
+        there = tuple(group for group in state.groups if all(map(store.has_episode, group.episodes)))
+        if num_lost := len(state.groups) - len(there):
+            logger.warning("of %d groups to replay the run store has lost episodes; they are dropped", num_lost)
+        state = ReplayState(there)
+    return ReplayBuffer(settings, seed=plan.seed, batch_size=plan.batch_size, teaches=teaches, state=state)
 
 
 def _end(components: RunComponents, plan: TrainPlan, run: _RunState) -> str | None:

@@ -41,6 +41,13 @@ class TakenGroups:
     discarded: tuple[Discarded, ...]
     skipped: Mapping[Rest, int] = field(default_factory=dict)
     """Rows passed over since the last time, by why they rest. Empty: no curriculum says that any does."""
+    replayed: tuple[Group, ...] = ()
+    """Groups of earlier batches that are trained on again."""
+
+    @property
+    def trained(self) -> list[Group]:
+        """All groups of the batch, in the order of their ids."""
+        return sorted((*self.groups, *self.replayed), key=lambda group: group.id)
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,8 +73,11 @@ class GroupSource(Protocol):
     def cursor(self) -> Cursor: ...
 
     async def take(self, num_groups: int) -> TakenGroups:
-        """Wait for so many complete groups of which some token is not too old to be trained; those with the oldest
-        tokens come first. Raises what stopped them, if something did."""
+        """Wait for so many complete groups, less those that places are reserved for, of which some token is not too old
+        to be trained; those with the oldest tokens come first. Raises what stopped them, if something did."""
+
+    def reserve(self, num_groups: int) -> None:
+        """From now on so many places of each batch are for groups that come from elsewhere."""
 
     def give_back(self, taken: TakenGroups) -> None:
         """What the last `take` brought waits again: no step has learned from it."""
@@ -127,8 +137,7 @@ class WaitingGroups:
     def enter(self, group: Group, ordinal: int) -> MaskReason | None:
         """Why the group, of which these episodes can be trained on, is discarded. None: it waits."""
         mask = small_group_mask(len(group.episodes), self._n_samples, self._settings)
-        turns = [turn for episode in group.episodes for turn in episode.session.turns]
-        versions = [version for turn in turns for version in turn.sampled.versions] or [self.version]
+        versions = token_versions(group) or [self.version]
         waiting = _Waiting(ordinal, group, min(versions), max(versions))
         if mask is None and self._is_stale(waiting):
             mask = "stale"
@@ -204,6 +213,12 @@ class WaitingGroups:
     def _reject(self, group: Group, mask: MaskReason) -> None:
         logger.info("group.rejected id=%s mask=%s members=%d", group.id, mask, len(group.episodes))
         self.discard(group.episodes, mask)
+
+
+def token_versions(group: Group) -> list[int]:
+    """Of the weights that sampled each token of the group."""
+    turns = (turn for episode in group.episodes for turn in episode.session.turns)
+    return [version for turn in turns for version in turn.sampled.versions]
 
 
 def discard_reason(episode: Episode) -> MaskReason | None:

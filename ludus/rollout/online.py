@@ -58,6 +58,7 @@ class OnlineRollouts:
         """By id. None: of sessions without a group, those that can be trained on."""
         self._num_groups_alone = 0
         self._num_complete = 0
+        self._num_reserved = 0
         self._waiting = WaitingGroups(
             settings, n_samples=generation.n_samples, version=version, group_filter=group_filter
         )
@@ -99,9 +100,13 @@ class OnlineRollouts:
 
     async def take(self, num_groups: int) -> TakenGroups:
         """As `GroupSource.take`. Raises what the group filter raised."""
-        while not self._waiting.is_ready(num_groups):
+        num_own = num_groups - self._num_reserved
+        while not self._waiting.is_ready(num_own):
             await self._waiting.wait()
-        return self._waiting.take_nowait(num_groups)
+        return self._waiting.take_nowait(num_own)
+
+    def reserve(self, num_groups: int) -> None:
+        self._num_reserved = num_groups
 
     def give_back(self, taken: TakenGroups) -> None:
         self._waiting.give_back(taken)

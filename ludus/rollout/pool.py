@@ -78,6 +78,8 @@ class RolloutPool:
         self._tasks = asyncio.TaskGroup()
         self._num_taken = version * batch_size
         """Groups that are in batches since the first step."""
+        self._num_reserved = 0
+        """Places of each batch that groups from elsewhere take."""
         self._num_rejected_in_a_row = 0
         self._num_failed_in_a_row = 0
         self._first_failure = ""
@@ -111,16 +113,24 @@ class RolloutPool:
     def counts(self) -> RolloutCounts:
         running = [group for group in self._running.values() if not group.is_over]
         num_episodes = sum(group.num_open for group in self._running.values())
-        num_accepted = self._num_taken + len(self._waiting)
+        num_accepted = self._num_taken + len(self._waiting) + self._num_reserved * self._num_open_batches
         return RolloutCounts(self._waiting.version, num_accepted, len(running), num_episodes)
+
+    @property
+    def _num_open_batches(self) -> int:
+        """Batches to come whose groups may start now."""
+        ahead = (self._settings.max_head_offpolicyness + self._waiting.version + 1) * self._batch_size
+        ahead = ahead if self._total_groups is None else min(ahead, self._total_groups)
+        return max(0, ahead - self._num_taken) // self._batch_size
 
     async def take(self, num_groups: int) -> TakenGroups:
         """As `GroupSource.take`; a batch also waits for groups whose first tokens no later one could train."""
         self._admit_nowait()
-        while not self._waiting.is_ready(num_groups, self._waited_for()):
+        num_own = num_groups - self._num_reserved
+        while not self._waiting.is_ready(num_own, self._waited_for()):
             self._admit_nowait()  # what was too old has made room
             await self._waiting.wait()
-        taken = self._waiting.take_nowait(num_groups)
+        taken = self._waiting.take_nowait(num_own)
         self._num_taken += num_groups
         if self._settings.oversample > 0 and not self._settings.keeps_rest:
             self._cancel_surplus()
@@ -128,9 +138,13 @@ class RolloutPool:
             taken = replace(taken, skipped=self._stream.curriculum.settle())
         return taken
 
+    def reserve(self, num_groups: int) -> None:
+        """As `GroupSource.reserve`."""
+        self._num_reserved = num_groups
+
     def give_back(self, taken: TakenGroups) -> None:
         """What the last `take` brought waits again: no step has learned from it."""
-        self._num_taken -= len(taken.groups)
+        self._num_taken -= len(taken.groups) + len(taken.replayed)
         self._waiting.give_back(taken)
 
     def drain_nowait(self) -> TakenGroups:

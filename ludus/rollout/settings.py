@@ -75,6 +75,26 @@ class OnlineSettings(AgentSettings):
 AGENTS = {"inline": InlineSettings, "subproc": SubprocSettings, "online": OnlineSettings}
 
 
+class ReplaySettings(Settings):
+    """Good groups of earlier batches are trained on again, in places of later batches."""
+
+    share: float = pydantic.Field(gt=0, lt=1)
+    """Of a batch's groups so many at most are replayed; rounded down."""
+    size: int = pydantic.Field(default=256, ge=1)
+    """Groups that are kept, the newest."""
+    max_age: int | None = pydantic.Field(default=None, ge=1)
+    """Versions by which the weights that train may be newer than those that sampled a group's first token. None: any
+    number."""
+    min_best: float | None = None
+    """A group is kept if its best reward is at least this. None: whatever it is."""
+    min_mean: float | None = None
+    """And if the mean of its rewards is at least this. None: whatever it is."""
+
+    def num_places(self, batch_size: int) -> int:
+        """Groups of a batch that are replayed once enough are kept."""
+        return math.floor(self.share * batch_size + 1e-9)  # 0.29 of 100 is 29
+
+
 class RolloutSettings(Settings):
     """How many episodes play at once, how far they may run ahead, and their limits."""
 
@@ -98,6 +118,8 @@ class RolloutSettings(Settings):
     agent: Annotated[AgentSettings, OneOf(AGENTS, "inline")] = InlineSettings()
     actors: dict[str, ActorSettings] = pydantic.Field(default_factory=dict)
     """By name the models that play a part in episodes and are never trained, such as `user_simulator`."""
+    replay: ReplaySettings | None = None
+    """None: no group is trained on twice."""
     retries: int = pydantic.Field(default=1, ge=0)
     """How often a member of a group that failed or timed out is played again."""
     min_members: int = pydantic.Field(default=2, ge=1)

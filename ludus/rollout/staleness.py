@@ -18,7 +18,7 @@ class RolloutCounts:
     version: int
     """Steps trained so far, which is the version of the weights that sample now."""
     num_accepted_groups: int
-    """Complete groups since the first step, trained on or waiting to be."""
+    """Complete groups since the first step, trained on or waiting to be, and places that are reserved for others."""
     num_running_groups: int
     num_running_episodes: int
 

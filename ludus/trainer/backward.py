@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 
 from ludus.algorithms.base import Algorithm, LossInputs
-from ludus.algorithms.pack import PackedRow
+from ludus.algorithms.pack import OWN, PackedRow
 from ludus.errors import InternalError
 from ludus.trainer.forward import RowForward, RowTensors
 from ludus.trainer.metric_means import TokenMeans
@@ -85,7 +85,9 @@ class Backward:
             before = now if proximal is None else proximal[chunk]
             beginning = None if reference is None else reference[chunk]
             rest = (tensors.advantages[chunk], tensors.weights[chunk], entropies)
-            inputs = LossInputs(logprobs, tensors.sampled_logprobs[chunk], before, beginning, *rest)
+            origins = None if tensors.origins is None else tensors.origins[chunk]
+            sampled = tensors.sampled_logprobs[chunk]
+            inputs = LossInputs(logprobs, sampled, before, beginning, *rest, origins_N=origins)
             return _slopes(inputs, algorithm, means)
 
         self._differentiate(tensors, slopes)
@@ -104,8 +106,8 @@ class Backward:
             # in float64, which holds both a logprob and the number of a turn
             parts.append(torch.stack([each.double() for each in (*numbers, entropies, *_ids(row, logprobs.device))]))
         first, columns = self._ranks.concat(torch.cat(parts, 1))
-        current, sampled, before, reference, advantages, weights, entropies = columns[:-3].float()
-        ids = columns[-3:].long()
+        current, sampled, before, reference, advantages, weights, entropies = columns[:-4].float()
+        ids = columns[-4:].long()
         needed = (before if algorithm.needs.proximal else None, reference if algorithm.needs.reference else None)
         inputs = LossInputs(current, sampled, *needed, advantages, weights, entropies, *ids)
         # every rank computes all of it, and one of them reports
@@ -131,12 +133,12 @@ class Backward:
             return self._forward(row)[0]
 
 
-def _ids(row: PackedRow, device: torch.device) -> tuple[Tensor, Tensor, Tensor]:
-    """Numbers of turn, episode and group of each target."""
+def _ids(row: PackedRow, device: torch.device) -> list[Tensor]:
+    """Numbers of turn, episode and group of each target, and its origin."""
     if row.turns is None or row.episodes is None or row.groups is None:
         raise InternalError("an algorithm takes tokens together, and a row does not say of which turns they are")
-    turns, episodes, groups = (torch.tensor(each, device=device) for each in (row.turns, row.episodes, row.groups))
-    return turns, episodes, groups
+    origins = row.origins or (OWN,) * len(row.target_ids)
+    return [torch.tensor(each, device=device) for each in (row.turns, row.episodes, row.groups, origins)]
 
 
 def _cut(slopes: Slopes, first: int, chunk: slice, _logprobs: Tensor, _entropies: Tensor) -> Slopes:

@@ -43,6 +43,8 @@ class RowTensors:
     advantages: Tensor
     weights: Tensor
     sampled_logprobs: Tensor
+    origins: Tensor | None
+    """None: every target was sampled for this batch."""
 
     @classmethod
     def of(cls, row: PackedRow, device: torch.device, constraints: Constraints | None = None) -> RowTensors:
@@ -62,6 +64,7 @@ class RowTensors:
             advantages=torch.tensor(row.advantages, dtype=torch.float32, device=device),
             weights=torch.tensor(row.weights, dtype=torch.float32, device=device),
             sampled_logprobs=torch.tensor(row.logprobs, dtype=torch.float32, device=device),
+            origins=torch.tensor(row.origins, device=device) if row.origins else None,
         )
 
 

@@ -35,6 +35,13 @@ def test_a_critic_has_its_line() -> None:
     assert "critic" not in formulas()
 
 
+def test_replay_has_its_line() -> None:
+    """With the letter that weighs its tokens."""
+    for correction, letter in (("truncate", "c"), ("bypass", "r")):
+        (*_, last) = explain(AlgorithmSettings(correction=correction), turn_discount=1.0, replayed=0.25)
+        assert last.formula == f"up to 0.25 of a batch are good ones of earlier batches, whose tokens {letter} weighs"
+
+
 @pytest.mark.parametrize("name", PRESETS)
 def test_every_name_is_explained(name: str) -> None:
     """With a source for the advantage, the loss, the correction and the weights; nothing is left in braces."""

@@ -134,6 +134,31 @@ def test_ppo_trains_a_critic_beside_the_policy(tiny_model_folder: Path, tmp_path
     assert weights_of(tmp_path / "tiny") == weights_of(root / "tiny")
 
 
+def test_good_groups_are_trained_on_again(tiny_model_folder: Path, tmp_path: Path) -> None:
+    """Their tokens weigh what they are likely now against what was recorded, which is another thing after a step; the
+    ledger and the credit know them once, and a resumed run ends in equal weights."""
+    replay: dict[str, Any] = {
+        "rollout": {"replay": {"share": 0.5}},
+        "algorithm": {"minibatches": 2},
+        "trainer": {"optimizer": {"lr": 1e-4}},
+    }
+    watcher, root = Steps(), tmp_path / "whole"
+    summary = ludus.Trainer(make_config(tiny_model_folder, root, **replay), ROWS).train(Talker, observer=watcher)
+    first, *later = (metrics for _, metrics in watcher.steps)
+    assert "replay/groups" not in first and summary.ledger.unbalanced == 0
+    for metrics in later:
+        sampled, accounted = ledger_of(metrics)
+        assert sampled == accounted and metrics["rollout/groups"] == metrics["replay/groups"] == 1
+        assert 0 < metrics["replay/ess"] < 1 and metrics["replay/weight"] == pytest.approx(1.0, abs=0.2)
+        assert metrics["batch/trained_tokens"] == metrics["ledger/trained"] + metrics["ledger/replayed"]
+    assert summary.ledger.replayed == sum(metrics["ledger/replayed"] for metrics in later) > 0
+    with RunStore.open(root / "tiny") as store:
+        assert sum(episode.session.num_sampled_tokens for episode in store.episodes()) == summary.ledger.sampled
+    ludus.Trainer(make_config(tiny_model_folder, tmp_path, total_train_steps=2, **replay), ROWS).train(Talker)
+    ludus.Trainer(make_config(tiny_model_folder, tmp_path, **replay), ROWS).train(Talker, resume=True)
+    assert weights_of(tmp_path / "tiny") == weights_of(root / "tiny")
+
+
 def test_evaluations_are_in_the_summary(trained: tuple[Path, Steps, ludus.RunSummary]) -> None:
     """The summary on disk tells success before and after, and how long and how large the run was."""
     run, watcher, _ = trained

@@ -10,8 +10,18 @@ from typing import Any
 import pytest
 
 from ludus.algorithms.overlong import OverlongSettings, overlong_penalty
+from ludus.algorithms.pack import OWN, REPLAYED
 from ludus.algorithms.settings import AlgorithmSettings
-from ludus.loop.batch import BatchRules, build_batch, by_turn_id, episode_returns, flat_group_mask, rows_to_measure
+from ludus.episodes.ledger import Ledger
+from ludus.loop.batch import (
+    BatchRules,
+    build_batch,
+    by_turn_id,
+    episode_returns,
+    flat_group_mask,
+    places_to_measure,
+    rows_to_measure,
+)
 from ludus.rollout.groups import Discarded, TakenGroups
 from ludus.types import Episode, Group, Outcome, Sampling
 
@@ -309,3 +319,32 @@ def test_half_a_pair_is_none(make_episode: MakeEpisode, name: str, trained: int)
     assert built.ledger.trained == trained
     assert built.ledger.masked == ({"not_paired": 12} if name == "dpo" else {"left_out": 6})
     assert sum(weight for row in built.batch.rows for weight in row.weights) == pytest.approx(1.0)
+
+
+def test_what_is_replayed_is_trained_outside_the_law(make_episode: MakeEpisode) -> None:
+    """Its tokens count in the denominator, whatever their age, with the logprobs that were recorded; the ledger names
+    them beside its law, and neither credit nor staleness tells of them again."""
+    fresh = group(make_episode("g1-m0", {1: 1.0}, version=9), make_episode("g1-m1", {1: 0.0}, version=9), name="g1")
+    old = group(make_episode("g0-m0", {1: 1.0}), make_episode("g0-m1", {0: 0.0}))
+    built = build_batch(TakenGroups((fresh,), (), replayed=(old,)), rules(advantage={"scale": "none"}), version=9)
+    # the second turn of g0-m1 is not reached by its return
+    assert built.ledger == Ledger(sampled=12, trained=12, masked={}, replayed=9)
+    assert built.batch.num_trained == 21
+    assert built.credit.keys() == {f"g1-m{member}/t{turn}" for member in range(2) for turn in range(2)}
+    assert built.staleness == {0: 12}
+    by_origin: dict[int, list[float]] = {}
+    for row in built.batch.rows:
+        assert row.weights == pytest.approx((1 / 21,) * len(row.weights))
+        for origin, advantage in zip(row.origins, row.advantages, strict=True):
+            by_origin.setdefault(origin, []).append(advantage)
+    assert sorted(by_origin[OWN]) == [-0.5] * 6 + [0.5] * 6
+    assert sorted(by_origin[REPLAYED]) == [-0.5] * 3 + [0.5] * 6
+
+
+def test_what_is_replayed_is_measured_with_the_batch(make_episode: MakeEpisode) -> None:
+    """By the same numbers of turns as in the batch."""
+    fresh = group(make_episode("g1-m0", {1: 1.0}, version=9), name="g1")
+    taken = TakenGroups((fresh,), (), replayed=(group(make_episode("g0-m0", {1: 1.0})),))
+    assert rows_to_measure(taken, rules(), version=9).num_trained == 12
+    places = places_to_measure(taken, rules(), version=9)
+    assert places == {f"g{number}-m0/t{turn}": (0, 1, 2) for number in range(2) for turn in range(2)}

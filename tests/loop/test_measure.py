@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import pytest
+import torch
 
-from ludus.loop.measure import rollout_metrics
+from ludus.algorithms.base import LossInputs
+from ludus.algorithms.metrics import replay_metrics as trained_metrics
+from ludus.algorithms.pack import OWN, REPLAYED
+from ludus.loop.measure import replay_metrics, rollout_metrics
 from ludus.rollout.groups import TakenGroups
 from ludus.types import Episode, Group, Message, Node, Outcome, Sampled, Sampling, SessionRecord, Turn
 
@@ -74,3 +78,25 @@ def test_each_source_has_its_share_and_means_of_its_own() -> None:
     assert (metrics["data/skipped_solved"], metrics["data/skipped_hopeless"]) == (2.0, 0.0)
     alone = rollout_metrics(TakenGroups((group(0, "", 1.0),), ()))
     assert not any(name.count("/") > 1 or name.startswith("data/") for name in alone)
+
+
+def test_what_is_replayed_is_worth_its_effective_sample_size() -> None:
+    """By hand: of 6 tokens 3 are replayed, of weights 2, 1 and 0.5: (7/6)^2 / (5.25/3) = 7/9 of so many fresh ones."""
+    sampled = Sampled((1, 1), (-0.1,) * 2, (3, 4), "stop")
+    turn = Turn("t0", 0, None, None, None, (), Message("assistant"), sampled, Sampling())
+    episode = Episode("e", "t", "g", SessionRecord("s", (Node(None, (1, 1), "t0"),), (turn,)), {}, Outcome("ok"))
+    taken = TakenGroups((), (), replayed=(Group("g", "t", (episode,)),))
+    mu = torch.tensor([-1.0, -1.0, -2.0, -3.0, -4.0, -5.0])
+    prox = mu + torch.tensor([2.0, 1.0, 0.5, 1.0, 7.0, 7.0]).log()
+    origins = torch.tensor([REPLAYED, REPLAYED, REPLAYED, OWN, OWN, OWN])
+    inputs = LossInputs(prox - 1.0, mu, prox, None, mu, mu, origins_N=origins)
+    seen = {f"train/{name}": float(each) for name, each in trained_metrics(inputs).items()}
+    assert replay_metrics(taken, seen, version=5) == {
+        "replay/groups": 1.0,
+        "replay/age_versions": 1.5,
+        "replay/age_versions_max": 2.0,
+        "replay/weight": pytest.approx(3.5 / 3),
+        "replay/ess": pytest.approx(7 / 9),
+    }
+    assert replay_metrics(TakenGroups((), ()), {}, version=5) == {}
+    assert trained_metrics(LossInputs(mu, mu, None, None, mu, mu)) == {}

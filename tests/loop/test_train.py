@@ -22,7 +22,7 @@ from ludus.loop.observer import Observer, RunSummary
 from ludus.loop.settings import CheckpointSettings, EvalSettings
 from ludus.loop.train import RunComponents, TrainPlan, train
 from ludus.rollout.mixture import Source
-from ludus.rollout.settings import CurriculumSettings, RolloutSettings
+from ludus.rollout.settings import CurriculumSettings, ReplaySettings, RolloutSettings
 from ludus.rollout.tasks import EpisodeTask
 from ludus.runs.store import RunStore
 from ludus.text.tokenizer import Tokenizer
@@ -225,6 +225,36 @@ def test_a_curriculum_goes_on_as_if_nothing_had_happened(run: ScriptedRun, sampl
         run.train(start=found.progress, **plan)
         assert run.played == whole[len(whole) - len(run.played) :]
         assert {step: counts[step] for step in counts if step > found.progress.step}.items() <= skipped().items()
+
+
+@pytest.mark.parametrize("ahead", [0, 1])
+def test_replayed_groups_take_places_of_a_batch(run: ScriptedRun, ahead: int) -> None:
+    """From the second batch on one of two groups is of an earlier batch: so many fewer are played, and the ledger
+    balances. What was begun ahead of the first step, when nothing was kept, is too old once; nothing is after that."""
+    rollout = RolloutSettings(max_head_offpolicyness=ahead, replay=ReplaySettings(share=0.5))
+    diary = Diary()
+    summary = run.train(total_steps=6, rollout=rollout, diary=diary)
+    assert [metrics.get("replay/groups", 0.0) for metrics in diary.metrics] == [0.0] + [1.0] * 5
+    assert all(batch.num_trained == 24 for batch in run.learner.batches)
+    # two places of the first batch and one of each other
+    assert len({episode_id[:7] for episode_id in run.played}) == 7 + ahead
+    assert summary.ledger.replayed == 5 * 12 and summary.ledger.trained == 7 * 12
+    assert summary.ledger.sampled == run.num_stored_tokens and summary.ledger.unbalanced == 0
+    assert summary.ledger.masked == ({"stale": 12} if ahead else {})
+
+
+def test_a_resumed_run_replays_the_same_groups(run: ScriptedRun) -> None:
+    """From the checkpoint of any step the batches are those of the run that was left alone."""
+    plan: dict[str, Any] = {
+        "rollout": RolloutSettings(replay=ReplaySettings(share=0.5, max_age=4, size=3)),
+        "total_steps": 8,
+    }
+    run.train(**plan, checkpoint=CheckpointSettings(every_steps=1, keep=10))
+    whole = run.learner.batches
+    for found in checkpoints(run.store.checkpoints)[1:7:2]:
+        run.learner = type(run.learner)()
+        run.train(start=found.progress, **plan)
+        assert run.learner.batches == whole[found.progress.step :]
 
 
 @pytest.mark.parametrize(("rest", "ahead"), [("keep", 1), ("cancel", 0), ("cancel", 1)])
