@@ -36,8 +36,8 @@ from ludus.loop.sft import SftSettings, supervised_batches, train_conversations
 from ludus.loop.step import OnStage, train_step
 from ludus.loop.trainer_thread import TrainerThread
 from ludus.rollout.groups import TakenGroups
+from ludus.runs.folder import read_config
 from ludus.runs.metrics import Metrics, merge_means
-from ludus.settings import read_yaml
 
 ALL = 10**9
 """Checkpoints to keep where the user alone deletes them."""
@@ -177,8 +177,7 @@ def trained_steps(folder: Path) -> int:
 
 def check_base(folder: Path, base_model: str) -> None:
     """Raises UserError if the folder belongs to a model with another base."""
-    path = folder / "config.yaml"
-    before = read_yaml(path)["model"]["path"] if path.exists() else base_model
+    before = read_config(folder)["model"]["path"] if (folder / "config.yaml").exists() else base_model
     if before != base_model:
         raise UserError(
             f"the model in {str(folder)!r} has the base model {before!r}, and {base_model!r} was asked for; choose "

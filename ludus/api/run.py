@@ -66,6 +66,9 @@ async def open_run(
             if store.num_episodes < start.num_episodes:
                 said = "run.db holds %d of the %d episodes that the checkpoint of step %d knew of; the others are lost"
                 logger.warning(said, store.num_episodes, start.num_episodes, start.step)
+            if store.last_step > start.step:
+                said = "the run had come to step %d; what it learned after step %d is learned again"
+                logger.warning(said, store.last_step, start.step)
         else:
             store = stack.enter_context(RunStore.create(config.run_root, config.name, text))
         store.export_to(stack.enter_context(exporter))

@@ -21,7 +21,7 @@ from ludus.errors import ConfigError, UserError
 from ludus.loop.checkpoint import Checkpoint, whole_checkpoint
 from ludus.models.settings import ModelSettings
 from ludus.rollout.mixture import Source, row_named
-from ludus.runs.folder import trained_model
+from ludus.runs.folder import read_config, trained_model
 from ludus.teachers.base import Scorer
 from ludus.teachers.engine import EngineScorer
 from ludus.teachers.hints import Hints
@@ -104,6 +104,7 @@ def _of_run(folder: Path) -> tuple[dict[str, Any], Checkpoint | None]:
     found = whole_checkpoint(folder / "checkpoints")
     if found is None:
         raise UserError(f"teacher.path: the run {str(folder)!r} has no model and no checkpoint yet; train it first")
+    read_config(folder)
     began_with = load_config(folder / "config.yaml").model
     return {"path": began_with.path, "lora": began_with.lora}, found
 

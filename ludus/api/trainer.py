@@ -276,8 +276,8 @@ class Trainer:
 
 def _stream_values(values: Mapping[str, Any]) -> dict[str, object]:
     """By key what decides which groups a run of this configuration plays."""
-    known, mix = dict(leaves(values)), values["train_dataset"].get("mix", {})
-    weights = [f"{name}: {source['weight']}" for name, source in mix.items()]
+    known, of_mix = dict(leaves(values)), ("train_dataset", "mix")
+    weights = [f"{path[2]}: {value}" for path, value in known.items() if path[:2] == of_mix and path[3:] == ("weight",)]
     return {".".join(path): known.get(path) for path in _STREAM_KEYS} | {"train_dataset.mix": weights}
 
 

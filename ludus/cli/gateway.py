@@ -12,7 +12,7 @@ from typer import Option
 
 from ludus.api.local import open_local
 from ludus.api.remote import open_remote
-from ludus.cli.console import say, show_admin_key
+from ludus.cli.console import say, show_admin_key, show_damages
 from ludus.cli.names import free_name
 from ludus.cli.options import AdminKey, Host, ModelArgument, Overrides, Port, TlsCert, TlsKey
 from ludus.cli.signals import raise_if_interrupted, until_signalled
@@ -109,6 +109,7 @@ async def _serve(
     async with opening as recorder:
         store = RunStore.open(folder) if is_there else RunStore.create(folder.parent, folder.name, config.to_yaml())
         with store, exporter:
+            show_damages(store.damages())
             store.export_to(exporter)
             num_before = store.num_episodes
             episodes, key = Episodes(recorder, RunArchive(store), idle_s=idle_s), address.key or new_key()

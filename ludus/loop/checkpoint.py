@@ -163,7 +163,7 @@ def whole_checkpoint(root: Path) -> Checkpoint | None:
             if damaged:
                 said = "; ".join(damaged)
                 logger.warning(
-                    "damaged: %s. Going on from step %d; what was learned since is learned again",
+                    "damaged: %s. Going on from step %d",
                     said,
                     found.progress.step,
                 )

@@ -16,7 +16,7 @@ from ludus.text.tokenizer import Tokenizer
 def decoder_of(store: RunStore) -> Decode | None:
     """Text of the token ids in a run. None: the run's model is not here."""
     try:
-        reference = read_config(store.folder)["model"].get("path")
+        reference = read_config(store.folder).get("model", {}).get("path")
         return Tokenizer.load(resolve_model(str(reference))).decode if reference else None
     except UserError:
         return None

@@ -8,26 +8,52 @@ from __future__ import annotations
 
 import json
 import logging
+import re
+import zlib
 from pathlib import Path
 from typing import Any
 
 from ludus.errors import UserError
 from ludus.processes.checksums import Checksums, damage
+from ludus.processes.files import write_whole
 from ludus.settings import read_yaml
 
 logger = logging.getLogger(__name__)
 
+_CHECKSUM = "# CRC-32 of the lines below: "
+"""Begins config.yaml: half of it would be a configuration, too. Who edits the file takes the line away."""
+_FIRST_LINE = re.compile(rf"{_CHECKSUM}([0-9a-f]{{8}})\n".encode())
+
+
+def write_config(folder: Path, text: str) -> None:
+    """Replace the run's configuration. Raises OSError if the disk refuses."""
+    write_whole(folder / "config.yaml", f"{_CHECKSUM}{zlib.crc32(text.encode()):08x}\n{text}")
+
+
+def config_text(folder: Path) -> str:
+    """What `write_config` was given, or what is left of it."""
+    path = folder / "config.yaml"
+    content = path.read_bytes() if path.is_file() else b""
+    return _FIRST_LINE.sub(b"", content, count=1).decode(errors="replace")
+
 
 def read_config(folder: Path) -> dict[str, Any]:
-    """The values in the run's configuration. Raises UserError if they are not those of a run."""
+    """The values in the run's configuration. Raises UserError if they are not those that were written."""
     path = folder / "config.yaml"
     if not path.is_file():
         raise UserError(f"{path.name} is missing")
+    content = path.read_bytes()
+    known = _FIRST_LINE.match(content)
+    if known and zlib.crc32(content[known.end() :]) != int(known[1], 16):
+        raise UserError(
+            f"{path.name} is damaged: its lines are not those that the first one has the checksum of; if they were "
+            "changed on purpose, remove that line"
+        )
     try:
         values = read_yaml(path)
     except UserError as error:
         raise UserError(f"{path.name} is damaged: {' '.join(str(error).split())}") from error
-    if not isinstance(values.get("model"), dict):
+    if not (known or isinstance(values.get("model"), dict)):
         raise UserError(f"{path.name} is damaged: it names no model")
     return values
 

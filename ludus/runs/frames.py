@@ -12,10 +12,9 @@ from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
-import yaml
-
 from ludus.errors import UserError
 from ludus.runs.decoder import decoder_of
+from ludus.runs.folder import read_config
 from ludus.runs.store import RunStore
 from ludus.runs.view import Decode, TurnView, view_turns
 from ludus.types import Episode
@@ -67,8 +66,8 @@ class LoadedRun(AbstractContextManager["LoadedRun"]):
 
     @property
     def config(self) -> dict[str, Any]:
-        """Every key with its value, as `config.yaml` has them."""
-        return dict(yaml.safe_load(self._store.config_text) or {})
+        """Every key with its value, as `config.yaml` has them. Raises UserError if it is damaged."""
+        return read_config(self._store.folder)
 
     @property
     def summary(self) -> dict[str, Any] | None:

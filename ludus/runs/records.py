@@ -25,6 +25,8 @@ from ludus.types import Episode
 NAME = "run.db"
 _WAL = f"{NAME}-wal"
 _COMPANIONS = (_WAL, f"{NAME}-shm")
+_NEW = f"{NAME}.part"
+"""What could be read of a damaged file, until it has its place."""
 _SCHEMA = f"""
 BEGIN IMMEDIATE;
 CREATE TABLE IF NOT EXISTS episodes (
@@ -89,13 +91,15 @@ def row_of(episode: Episode, finished: FinishedEpisode) -> tuple[object, ...]:
 
 def open_records(folder: Path, *, is_begun: bool, reads_only: bool = False) -> Records:
     """Those in the folder; a new file where the run has not begun. Raises what SQLite raises if the disk refuses."""
-    path = folder / NAME
+    path, new = folder / NAME, folder / _NEW
+    if new.is_file() and not (path.exists() or reads_only):  # it was complete before the damaged one went
+        new.replace(path)
     if is_begun and not (path.is_file() and path.stat().st_size):
         return _salvaged(path, "is empty" if path.exists() else "is missing")
     try:
         db = Database.open(path, reads_only=reads_only)
         try:
-            if not is_begun and db.rows("SELECT NOT EXISTS (SELECT 1 FROM sqlite_master)") == [(1,)]:
+            if not (is_begun or reads_only) and db.rows("SELECT NOT EXISTS (SELECT 1 FROM sqlite_master)") == [(1,)]:
                 db.create(_SCHEMA)
             wrong = _wrong(db)
         except BaseException:
@@ -113,7 +117,7 @@ def open_records(folder: Path, *, is_begun: bool, reads_only: bool = False) -> R
 
 def replace_damaged(folder: Path, readable: Database) -> None:
     """Write what could be read as the run's file; the damaged one is kept beside it under another name."""
-    new = folder / f"{NAME}.part"
+    new = folder / _NEW
     new.unlink(missing_ok=True)
     readable.copy_to(new)
     for name in (NAME, *_COMPANIONS):
@@ -127,7 +131,8 @@ def _wrong(db: Database) -> str | None:
     ((found,),) = db.rows("PRAGMA user_version")
     if found != FORMAT and 0 < found < _MOST_FORMATS:
         return None  # another version's, which this one cannot judge
-    said = f"its header names the format {found}" if found != FORMAT else db.damage()
+    header = f"its header names the format {found}" if found else "its header names no format"
+    said = header if found != FORMAT else db.damage()
     if said is None:
         ((changed,),) = db.rows("SELECT count(*) FROM episodes WHERE crc32(record) IS NOT checksum")
         said = f"{changed:,} episodes are not as they were written" if changed else None

@@ -32,12 +32,14 @@ from ludus.processes.files import OWNER_ALONE, hold, set_aside, write_whole
 from ludus.runs import records
 from ludus.runs.codec import FORMAT, decode_episode, encode_episode
 from ludus.runs.exporters.base import Exporter, FinishedEpisode, NoExporter
-from ludus.runs.folder import read_config, read_metrics, read_summary
+from ludus.runs.folder import config_text, read_config, read_metrics, read_summary, write_config
 from ludus.runs.journal import Journal, Unfinished, discard, left_behind, read_unfinished
 from ludus.runs.metrics import Metrics
 from ludus.types import Episode, Outcome
 
 logger = logging.getLogger(__name__)
+
+_LOCK = "writer.lock"
 
 Credit = Mapping[str, float | str]
 """By turn id: the advantage the turn was trained with, or the reason why it was masked."""
@@ -66,7 +68,7 @@ class RunStore(AbstractContextManager["RunStore"]):
             folder.mkdir(parents=True, exist_ok=True)
             folder.chmod(OWNER_ALONE)  # it holds conversations, and keys of those who take part
             (folder / "checkpoints").mkdir(exist_ok=True)
-            (folder / "config.yaml").write_text(config_text, encoding="utf-8")
+            write_config(folder, config_text)
         store = cls(folder)
         store._become_writer()
         return store
@@ -103,19 +105,20 @@ class RunStore(AbstractContextManager["RunStore"]):
         The configuration it had stays beside the new one. Where it was resumed from the same step before, the first
         of them stays: it is the one that the step was trained with.
         """
+        folder = Path(folder)
         store = cls.open(folder)
         try:
             store._warn_of_damages()
             store._become_writer()
-            with _explained(store.folder, "write config.yaml"):
-                current, past = store.folder / "config.yaml", store.folder / f"config.until-{step:06d}.yaml"
+            with _explained(folder, "write config.yaml"):
+                current, past = folder / "config.yaml", folder / f"config.until-{step:06d}.yaml"
                 if store._error_of(read_config) is not None:
                     if current.exists():
                         set_aside(current)
                 elif store.config_text != config_text and not past.exists():
                     write_whole(past, store.config_text)
-                write_whole(current, config_text)
-                (store.folder / "summary.json").unlink(missing_ok=True)
+                write_config(folder, config_text)
+                (folder / "summary.json").unlink(missing_ok=True)
         except BaseException:
             store.close()
             raise
@@ -163,8 +166,9 @@ class RunStore(AbstractContextManager["RunStore"]):
 
     @property
     def config_text(self) -> str:
+        """The configuration as it was given, or what is left of it."""
         with _explained(self.folder, "read config.yaml"):
-            return (self.folder / "config.yaml").read_text(encoding="utf-8")
+            return config_text(self.folder)
 
     def damages(self) -> list[str]:
         """A sentence for each thing in the folder that is not as it was written; what could be read of it is there."""
@@ -173,7 +177,8 @@ class RunStore(AbstractContextManager["RunStore"]):
         if num_unreadable:
             found.append(f"metrics.jsonl is damaged: {num_unreadable:,} of its lines cannot be read")
         missing = {step for (step,) in self._rows("SELECT DISTINCT step FROM credit")} - {step for step, _ in rows}
-        missing -= {max(missing, default=0)}  # of which the metrics may be on their way, or were when a crash came
+        if self.summary() is None:
+            missing -= {max(missing, default=0)}  # its metrics may be on their way, or were when a crash came
         if missing:
             found.append(f"metrics.jsonl has nothing of {len(missing):,} steps, of which the first is {min(missing)}")
         return found + [str(error) for error in map(self._error_of, (read_config, read_summary)) if error is not None]
@@ -263,6 +268,11 @@ class RunStore(AbstractContextManager["RunStore"]):
         rows = self._rows("SELECT turn_id, advantage, mask FROM credit")
         return {turn_id: advantage if mask is None else mask for turn_id, advantage, mask in rows}
 
+    @property
+    def last_step(self) -> int:
+        """That used any turn; 0 if none did."""
+        return int(self._rows("SELECT coalesce(max(step), 0) FROM credit")[0][0])
+
     # Metrics and summary
 
     def add_metrics(self, step: int, metrics: Metrics) -> None:
@@ -330,7 +340,7 @@ class RunStore(AbstractContextManager["RunStore"]):
         if self._writer_lock is not None:
             return
         with _explained(self.folder, "lock the run for writing"):
-            self._writer_lock = hold(self.folder / "writer.lock")
+            self._writer_lock = hold(self.folder / _LOCK)
         if self._writer_lock is None:
             raise UserError(
                 f"another process is writing the run {str(self.folder)!r}; "
@@ -379,8 +389,8 @@ def _broken_off(found: Unfinished) -> Episode:
 
 
 def _is_begun(folder: Path) -> bool:
-    """A step or an evaluation came to an end."""
-    return (folder / "metrics.jsonl").is_file()
+    """Somebody wrote the run; its run.db was there before that."""
+    return any((folder / name).is_file() for name in (_LOCK, "metrics.jsonl"))
 
 
 def _connect(folder: Path, *, is_begun: bool, reads_only: bool = False) -> records.Records:

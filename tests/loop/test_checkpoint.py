@@ -117,7 +117,7 @@ def test_a_damaged_checkpoint_is_named_and_passed_over(
     found = whole_checkpoint(tmp_path)
     assert found is not None and found.progress.step == 1
     (record,) = caplog.records
-    assert re.search(rf"checkpoint step-000002: .*{Path(name).name}.*Going on from step 1;", record.getMessage())
+    assert re.search(rf"checkpoint step-000002: .*{Path(name).name}.*Going on from step 1$", record.getMessage())
     set_aside_later(tmp_path, 1)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["damaged-step-000002", "step-000001"]
     save_checkpoint(tmp_path, RunProgress(step=2), save_trainer=save, keep=2)

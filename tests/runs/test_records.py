@@ -13,7 +13,7 @@ import pytest
 from ludus.errors import UserError
 from ludus.processes.checksums import checksums
 from ludus.runs.codec import encode_episode
-from ludus.runs.folder import trained_model
+from ludus.runs.folder import config_text, read_config, trained_model, write_config
 from ludus.runs.store import RunStore
 from ludus.types import Episode
 
@@ -124,6 +124,26 @@ def test_a_trained_model_is_the_one_that_was_saved(run: Path) -> None:
         trained_model(run)
     (run / "summary.json").write_text("")
     assert trained_model(run) == run / "model"
+
+
+def test_a_configuration_is_whole_or_edited(run: Path) -> None:
+    """A part of it is a configuration too, and is not taken for it; who edits it takes the checksum's line away."""
+    write_config(run, "model: {path: x}\nseed: 3\n")
+    assert read_config(run) == {"model": {"path": "x"}, "seed": 3}
+    written = (run / "config.yaml").read_text()
+    (run / "config.yaml").write_text(written.removesuffix("seed: 3\n"))
+    with pytest.raises(UserError, match=r"config.yaml is damaged: its lines are not those"):
+        read_config(run)
+    assert config_text(run) == "model: {path: x}\n"
+    (run / "config.yaml").write_text("model: {path: x}\nseed: 4\n")
+    assert read_config(run)["seed"] == 4
+
+
+def test_a_crash_while_a_damaged_file_is_replaced_loses_nothing(run: Path) -> None:
+    """What could be read is whole before the damaged file goes; who comes next finds it."""
+    (run / "run.db").rename(run / "run.db.part")
+    with RunStore.open(run) as store:
+        assert store.damages() == [] and store.num_episodes == NUM_EPISODES
 
 
 def test_small_files(run: Path) -> None:

@@ -152,7 +152,7 @@ def test_a_run_that_goes_on_has_its_configuration(tmp_path: Path) -> None:
         with RunStore.go_on(tmp_path / "run", text, step=3) as store:
             assert store.config_text == text and store.summary() is None
     kept = {path.name: path.read_text() for path in (tmp_path / "run").glob("config*")}
-    assert kept == {"config.yaml": texts[-1], "config.until-000003.yaml": texts[0]}
+    assert kept.pop("config.yaml").endswith(f"\n{texts[-1]}") and kept == {"config.until-000003.yaml": texts[0]}
 
 
 def test_a_run_has_one_writer(tmp_path: Path) -> None:
