@@ -208,19 +208,15 @@ def copy_of(folder: Path, to: Path, damage: Damage) -> Path:
     return run
 
 
-class Observer:
+class Watcher(ludus.Observer):
     """Remembers the steps, and copies the run when it has ended and nothing of it is closed: as if it was killed."""
 
     def __init__(self, copy: Path | None = None) -> None:
         self.copy = copy
         self.steps: list[int] = []
 
-    def on_start(self, total_steps: int | None, total_seconds: float | None) -> None: ...
-
     def on_step(self, step: int, metrics: Any) -> None:
         self.steps.append(step)
-
-    def on_eval(self, step: int, metrics: Any) -> None: ...
 
     def on_end(self, summary: ludus.RunSummary) -> None:
         if self.copy is not None:
@@ -246,7 +242,7 @@ def config_of(model: Path, root: Path) -> Config:
 def root(tiny_model_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """With the runs that stand: `ended/run` and `killed/run`."""
     root = tmp_path_factory.mktemp("runs")
-    observer = Observer(root / "killed" / "run")
+    observer = Watcher(root / "killed" / "run")
     ludus.Trainer(config_of(tiny_model_folder, root / "ended"), ROWS).train(LettersAgent, observer=observer)
     return root
 
@@ -277,7 +273,7 @@ def test_damage_has_its_sentence_and_costs_no_more_than_it_must(
     assert damage.says or "damaged" not in told
     caplog.clear()
 
-    observer, trainer = Observer(), ludus.Trainer(config_of(tiny_model_folder, tmp_path), ROWS)
+    observer, trainer = Watcher(), ludus.Trainer(config_of(tiny_model_folder, tmp_path), ROWS)
     if damage.goes_on_from is None:
         assert damage.goes_on in why_not(lambda _: trainer.train(LettersAgent, resume=True), run)
         return
