@@ -47,6 +47,7 @@ from ludus.trainer.settings import CriticSettings, TrainerSettings
 ConfigT = TypeVar("ConfigT", bound="Config")
 _NOT_ONLINE = """
     workflow config_class train_dataset.path train_dataset.mix train_dataset.shuffle train_dataset.curriculum
+    train_dataset.demonstrations
     valid_dataset.path valid_dataset.mix total_train_epochs
     rollout.retries rollout.actors rollout.max_concurrent_rollouts rollout.max_consecutive_failures rollout.oversample
     eval eval_gconfig eval_workflow
@@ -131,6 +132,8 @@ class Config(Settings):
                 "algorithm.distillation needs somebody who teaches: set teacher.kind to model (with teacher.path), "
                 "server (with teacher.urls) or policy (with teacher.hint.column)"
             )
+        if self.train_dataset.demonstrations is not None:
+            _check_demonstrations(self.algorithm)
         if self.rollout.replay is not None:
             _check_replay(self.rollout.replay, self.train_dataset.batch_size, self.algorithm)
         rollout, n_samples = self.rollout, self.gconfig.n_samples
@@ -144,6 +147,8 @@ class Config(Settings):
     def idle(self) -> Iterator[Idle]:
         if self.algorithm.distillation is None and not isinstance(self.teacher, NoTeacherSettings):
             yield Idle("teacher", "algorithm.distillation is not set; algorithm.name=distillation sets it")
+        if self.is_set("algorithm.demonstrations") and self.train_dataset.demonstrations is None:
+            yield Idle("algorithm.demonstrations", "train_dataset.demonstrations names no column that has any")
         if self.config_kwargs and self.config_class is None:
             yield Idle("config_kwargs", "no config_class is named")
         if self.is_set("engine.keep_kv_on_publish") and self.rollout.max_head_offpolicyness == 0:
@@ -241,6 +246,22 @@ def check_training(config: ConfigT) -> ConfigT:
             "rollout.min_members=1"
         )
     return config
+
+
+def _check_demonstrations(algorithm: AlgorithmSettings) -> None:
+    """Raises ConfigError if the algorithm could not learn from what experts give."""
+    needs = algorithm_of(algorithm).needs
+    if needs.pairs or needs.sides:
+        raise ConfigError(
+            f"train_dataset.demonstrations have a loss of their own, and algorithm.loss={algorithm.loss.kind} compares "
+            "members of a group; leave train_dataset.demonstrations out, or choose another algorithm. Pairs from files "
+            "are for ludus.train_preferences"
+        )
+    if needs.teacher:
+        raise ConfigError(
+            "train_dataset.demonstrations are learned from whole, and algorithm.distillation judges each token that "
+            "the policy sampled; leave out one of the two"
+        )
 
 
 def _check_replay(replay: ReplaySettings, batch_size: int, algorithm: AlgorithmSettings) -> None:

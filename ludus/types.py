@@ -419,6 +419,8 @@ class Group:
     episodes: tuple[Episode, ...]
     source: str = ""
     """Name of the dataset that its row is of. '': there is only one, or none."""
+    demonstrations: tuple[Episode, ...] = ()
+    """Members that experts gave: nobody sampled their tokens, and they are compared with the others."""
 
 
 def _unequal_length(record: object, *names: str) -> ValueError:

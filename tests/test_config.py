@@ -39,6 +39,14 @@ from ludus.errors import ConfigError
             "loss=policy_gradient with correction=bypass has no",
         ),
         (["rollout.replay.share=0.5", "algorithm.name=rae"], "advantage=rae would count their rewards twice"),
+        (
+            ["train_dataset.demonstrations=target", "algorithm.name=dpo"],
+            "algorithm.loss=dpo compares members",
+        ),
+        (
+            ["train_dataset.demonstrations=target", "algorithm.name=distillation", "teacher={kind: model, path: x}"],
+            "algorithm.distillation judges each token that the policy sampled",
+        ),
         (["n_samples=8"], r"did you mean 'gconfig.n_samples'\?"),
         (["total_train_step=8"], r"did you mean 'total_train_steps'\?"),
     ],
@@ -53,6 +61,10 @@ def test_what_cannot_be_is_refused(overrides: list[str], message: str) -> None:
     ("overrides", "idle"),
     [
         (["engine.keep_kv_on_publish=false"], "engine.keep_kv_on_publish (with rollout.max_head_offpolicyness=0"),
+        (
+            ["algorithm.demonstrations.gamma=0.5"],
+            "algorithm.demonstrations (train_dataset.demonstrations names",
+        ),
         (["scheduler.trainer.cpus=2"], "scheduler.trainer (with trainer.ranks=1"),
         (["scheduler.slurm.nodes=2"], "scheduler.slurm (type is 'local', and it is a key of 'slurm')"),
         (["scheduler.engine.memory_gb=2"], "scheduler.engine.memory_gb (type is 'local', where nothing is reserved)"),

@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from typing import NamedTuple
 
 from ludus.algorithms.base import Rule
+from ludus.algorithms.demonstrations import DEMONSTRATION_SOURCE
 from ludus.algorithms.resolve import algorithm_of
 from ludus.algorithms.settings import AlgorithmSettings
 from ludus.algorithms.table import CORRECTIONS, ESTIMATORS, LOSSES, NORMALISERS
@@ -29,12 +30,17 @@ class Term(NamedTuple):
 
 
 def explain(
-    settings: AlgorithmSettings, *, turn_discount: float, value_clip: float | None = None, replayed: float = 0.0
+    settings: AlgorithmSettings,
+    *,
+    turn_discount: float,
+    value_clip: float | None = None,
+    replayed: float = 0.0,
+    has_demonstrations: bool = False,
 ) -> list[Term]:
     """What is minimised, and what each of its letters stands for.
 
     turn_discount: from one turn to the next.  value_clip: how far a critic's values may move. None: they are not
-    clipped.  replayed: share of a batch.
+    clipped.  replayed: share of a batch.  has_demonstrations: experts' conversations join the groups.
     """
     beside = [f" + {settings.kl.beta:g} kl"] if settings.kl else []
     entropy = settings.entropy
@@ -74,6 +80,9 @@ def explain(
         terms.append(Term("left out", f"{bound}, by {settings.off_policy_mask.level}", "arXiv 2512.02556 eq. 9"))
     if settings.dynamic_sampling:
         terms.append(Term("groups", "those whose returns are equal are replaced", "DAPO (arXiv 2503.14476) sec. 3.2"))
+    if has_demonstrations:
+        shaped = f"-A p / (p + {settings.demonstrations.gamma:g}), with c = 1, p = pi, of tokens that experts gave"
+        terms.append(Term("loss", shaped, DEMONSTRATION_SOURCE))
     if replayed:
         weight = "c" if algorithm_of(settings).needs.proximal else "r"
         formula = f"up to {replayed:g} of a batch are good ones of earlier batches, whose tokens {weight} weighs"

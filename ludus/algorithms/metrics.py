@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Literal
 
 from ludus.algorithms.base import LossInputs, LossMetrics
-from ludus.algorithms.pack import REPLAYED
+from ludus.algorithms.pack import DEMONSTRATED, REPLAYED
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -25,6 +25,16 @@ def sampling_metrics(inputs: LossInputs) -> LossMetrics:
         "logprob_gap_mean": gap_N.mean(),
         "logprob_gap_max": gap_N.max(),
     }
+
+
+def demonstration_metrics(inputs: LossInputs) -> LossMetrics:
+    """Of tokens that an expert gave, as means over all tokens: how many they are, and how likely the policy is to say
+    them. Nothing where there are none."""
+    if inputs.origins_N is None or not (inputs.origins_N == DEMONSTRATED).any():
+        return {}
+    is_given_N = (inputs.origins_N == DEMONSTRATED).float()
+    probability_N = inputs.logprobs_N.detach().exp() * is_given_N
+    return {"demonstration_share": is_given_N.mean(), "demonstration_probability": probability_N.mean()}
 
 
 def replay_metrics(inputs: LossInputs) -> LossMetrics:

@@ -22,8 +22,8 @@ from typing import TypeVar
 from ludus.errors import InternalError, UserError
 
 Path = tuple[int, ...]
-OWN, REPLAYED = 0, 1
-"""Origins of targets: sampled for this batch; for an earlier one, and trained on before."""
+OWN, REPLAYED, DEMONSTRATED = 0, 1, 2
+"""Origins of targets: sampled for this batch; for an earlier one, and trained on before; given by an expert."""
 T = TypeVar("T")
 
 

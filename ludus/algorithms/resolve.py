@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from functools import partial, reduce
 from operator import or_
 from typing import TYPE_CHECKING, Any
@@ -18,10 +19,12 @@ from ludus.algorithms.base import (
     Needs,
     Rule,
 )
+from ludus.algorithms.demonstrations import demonstration_loss
 from ludus.algorithms.distillation import add_distillation
 from ludus.algorithms.levels import mean_within
-from ludus.algorithms.metrics import bounded_exp, kl_estimate, replay_metrics
+from ludus.algorithms.metrics import bounded_exp, demonstration_metrics, kl_estimate, replay_metrics
 from ludus.algorithms.own import OwnAdvantageSettings, OwnLossSettings
+from ludus.algorithms.pack import DEMONSTRATED
 from ludus.algorithms.settings import AlgorithmSettings
 from ludus.algorithms.table import CORRECTIONS, ESTIMATORS, LOSSES, NORMALISERS
 from ludus.settings import Choice
@@ -88,13 +91,21 @@ def _objective(
 ) -> tuple[Tensor, LossMetrics]:
     """sum_i w_i (c_i m_i loss_i + beta kl_i - coef H_i), and what is shown of it.
 
+    What an expert gave (`train_dataset.demonstrations`) was sampled by nobody: its loss is `demonstration_loss`, with
+    c = m = 1, and in what is shown it is no distance away.
     c: the correction; m: 1, or 0 for what the masks of the settings leave out. Source of kl_i: DeepSeekMath (arXiv
     2402.03300) eq. 4; times the ratio, so that it is unbiased off policy: DeepSeek-V3.2 (arXiv 2512.02556) eq. 7.
     """
+    is_given_N = None if inputs.origins_N is None else inputs.origins_N == DEMONSTRATED
+    if is_given_N is not None:
+        sampled_N = inputs.old_logprobs_N.where(is_given_N, inputs.sampled_logprobs_N)
+        inputs = replace(inputs, sampled_logprobs_N=sampled_N)
     loss_N, seen = loss(inputs)
     for factor_N in (correction(inputs), _top_entropy(inputs, settings), _off_policy(inputs, settings)):
         if factor_N is not None:
             loss_N = loss_N * factor_N
+    if is_given_N is not None:
+        loss_N = demonstration_loss(inputs, gamma=settings.demonstrations.gamma).where(is_given_N, loss_N)
     if settings.kl is not None:
         assert inputs.reference_logprobs_N is not None, "an algorithm that needs a reference gets its logprobs"
         kl_N = kl_estimate(inputs.logprobs_N, inputs.reference_logprobs_N, settings.kl.estimator)
@@ -108,7 +119,7 @@ def _objective(
     metrics = LOSSES[settings.loss.kind].metrics
     if metrics is not None:
         seen = {**metrics(inputs), **seen}
-    seen = {**seen, **replay_metrics(inputs)}
+    seen = {**seen, **replay_metrics(inputs), **demonstration_metrics(inputs)}
     return (inputs.weights_N * loss_N).sum(), seen
 
 

@@ -74,6 +74,15 @@ class OffPolicyMaskSettings(Settings):
     level: Level = "episode"
 
 
+class DemonstrationSettings(Settings):
+    """How conversations of experts are learned from, which join the groups of their rows."""
+
+    reward: float = 1.0
+    """Of those that do not say what theirs is."""
+    gamma: float = pydantic.Field(default=0.1, gt=0)
+    """A token moves by the slope of p / (p + gamma), p its probability: the unlikely ones more, the smaller gamma."""
+
+
 class AlgorithmSettings(Settings):
     """From rewards to advantages to the loss of a token. The defaults are GRPO with token-mean."""
 
@@ -94,6 +103,7 @@ class AlgorithmSettings(Settings):
     """Share of a minibatch's tokens, those of the highest entropy, that the loss moves. None: all of them."""
     off_policy_mask: OffPolicyMaskSettings | None = None
     """None: nothing is left out."""
+    demonstrations: DemonstrationSettings = DemonstrationSettings()
     normaliser: Annotated[Choice, OneOf(_settings(NORMALISERS), "token")] = TokenSettings()
     """Over what the loss is averaged."""
     minibatches: int = pydantic.Field(default=1, ge=1)

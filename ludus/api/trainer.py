@@ -27,6 +27,7 @@ from ludus.gateway.app import check_admin_key
 from ludus.http.tls import Tls
 from ludus.loop.batch import BatchRules, make_group_filter
 from ludus.loop.checkpoint import Checkpoint, whole_checkpoint
+from ludus.loop.demonstrations import Demonstrations
 from ludus.loop.evaluate import EvalPlan, Evaluation, evaluate
 from ludus.loop.fingerprint import Fingerprint
 from ludus.loop.interrupt import Interrupts
@@ -41,6 +42,7 @@ from ludus.rollout.settings import OnlineSettings
 from ludus.runs.folder import read_config
 from ludus.runs.store import RunStore
 from ludus.settings import leaves
+from ludus.text.chat import ChatText
 
 # A resumed run goes on with the same stream of groups only if these stay as they were.
 _STREAM_KEYS = (("seed",), ("train_dataset", "batch_size"), ("train_dataset", "shuffle"), ("gconfig", "n_samples"))
@@ -165,6 +167,7 @@ class Trainer:
                 observer=observer,
                 interrupts=interrupts,
                 save_model=partial(local.save, learner),
+                demonstrate=self._demonstrations(local.text, plan.sources),
                 arrivals=arrivals,
             )
             local.processes.on_end(interrupts.request)
@@ -192,6 +195,15 @@ class Trainer:
             )
         check_admin_key(agent.host, admin_key)
         Tls.of(agent.tls_cert, agent.tls_key)  # said now, not once the model is loaded
+
+    def _demonstrations(self, text: ChatText, sources: Sequence[Source]) -> Demonstrations | None:
+        config, column = self.config, self.config.train_dataset.demonstrations
+        if column is None:
+            return None
+        if not any(row.get(column) for source in sources for row in source.rows):
+            columns = ", ".join(map(repr, sources[0].rows[0]))
+            raise ConfigError(f"train_dataset.demonstrations={column!r}: no row has any; the columns are {columns}")
+        return Demonstrations(text, column, config.algorithm.demonstrations.reward, config.gconfig.temperature)
 
     def _eval_plan(self, *, is_asked: bool = False) -> EvalPlan | None:
         config = self.config

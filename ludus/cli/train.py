@@ -96,8 +96,14 @@ def _explain(config: Config) -> None:
     """The objective, a line a letter, and what moves the weights along it."""
     table = plain_table(f"algorithm {config.algorithm.name}", "", "source")
     discount, clip = config.rollout.agent.turn_discount, config.critic.clip_range
-    replayed = 0.0 if config.rollout.replay is None else config.rollout.replay.share
-    for term in explain(config.algorithm, turn_discount=discount, value_clip=clip, replayed=replayed):
+    terms = explain(
+        config.algorithm,
+        turn_discount=discount,
+        value_clip=clip,
+        replayed=0.0 if config.rollout.replay is None else config.rollout.replay.share,
+        has_demonstrations=config.train_dataset.demonstrations is not None,
+    )
+    for term in terms:
         table.add_row(term.name, escape(term.formula), f"[dim]{escape(term.source)}[/]")
     optimizer = config.trainer.optimizer
     steps = f"AdamW, lr {optimizer.lr:g} ({optimizer.decay}), {config.algorithm.minibatches} on each batch of "

@@ -48,6 +48,8 @@ class Ledger:
     masked: Mapping[MaskReason, int] = field(default_factory=dict)
     replayed: int = 0
     """Tokens that were trained again, after the step that the law counts them in; it does not count them twice."""
+    demonstrated: int = 0
+    """Tokens that were trained and that nobody sampled; the law does not count them."""
 
     @classmethod
     def all_masked(cls, num_sampled: int, reason: MaskReason) -> Ledger:
@@ -64,8 +66,8 @@ class Ledger:
     def __add__(self, other: Ledger) -> Ledger:
         masked = Counter(self.masked)
         masked.update(other.masked)
-        replayed = self.replayed + other.replayed
-        return Ledger(self.sampled + other.sampled, self.trained + other.trained, dict(masked), replayed)
+        beside = self.replayed + other.replayed, self.demonstrated + other.demonstrated
+        return Ledger(self.sampled + other.sampled, self.trained + other.trained, dict(masked), *beside)
 
     @property
     def num_masked(self) -> int:

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import logging
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache, partial
 from itertools import chain, pairwise
@@ -24,7 +24,7 @@ from ludus.algorithms.base import NOTHING, GroupReturns, Memory, TurnAdvantages
 from ludus.algorithms.estimators.group import is_flat
 from ludus.algorithms.measured import Measured, TokenNumbers
 from ludus.algorithms.overlong import overlong_penalty
-from ludus.algorithms.pack import OWN, REPLAYED, Batch, PackedRow, TrainSequence, pack
+from ludus.algorithms.pack import DEMONSTRATED, OWN, REPLAYED, Batch, PackedRow, TrainSequence, pack
 from ludus.algorithms.resolve import algorithm_of
 from ludus.algorithms.returns import turn_returns
 from ludus.algorithms.settings import AlgorithmSettings
@@ -87,7 +87,7 @@ def build_batch(
     measured: what the algorithm asks for.  memory: what it knows of the batches before.
     """
     bounds, groups = _bounds(taken, rules, version), taken.trained
-    replayed = {group.id for group in taken.replayed}
+    origins = _origins(taken)
     credited, known = _advantages(groups, rules, measured, memory)
     could_be_trained = _mask_unpaired(credited, rules, bounds)
     by_group = _mask_flat(could_be_trained, rules)
@@ -101,7 +101,7 @@ def build_batch(
     for part in parts:
         sequences: list[TrainSequence] = []
         for group, (episode, credit) in ((group, each) for group, members in part for each in members):
-            is_again = groups[group].id in replayed
+            origin = origins.get(episode.id, OWN)
             # together the minibatches weigh as much as there are of them, each what its tokens weigh
             exported = export_session(
                 episode.session,
@@ -111,17 +111,17 @@ def build_batch(
                 bounds=bounds(episode),
                 left_out=episode.left_out,
                 numbers=replace(numbers, group=group),
-                origin=REPLAYED if is_again else OWN,
+                origin=origin,
             )
             sequences.extend(exported.sequences)
-            ledger = ledger + (Ledger(replayed=exported.ledger.trained) if is_again else exported.ledger)
+            ledger = ledger + _account(exported.ledger, origin)
             numbers = numbers.after(episode.session)
         rows.append(pack(sequences, row_tokens=rules.row_tokens))
-    own = (members for group, members in zip(groups, by_group, strict=True) if group.id not in replayed)
+    own = [each for each in chain.from_iterable(by_group) if each[0].id not in origins]
     return BuiltBatch(
         batch=Batch(tuple(rows), version),
         ledger=ledger,
-        credit=_named_credit(chain.from_iterable(own), taken.discarded),
+        credit=_named_credit(own, taken.discarded),
         memory=known,
         staleness=_staleness(taken.groups, version),
     )
@@ -171,10 +171,23 @@ def _bounds(taken: TakenGroups, rules: BatchRules, version: int) -> BoundsOf:
     stale_before = None if rules.max_token_age is None else version - rules.max_token_age
     algorithm = rules.algorithm
     bounds = TokenBounds(stale_before, algorithm.max_sequence_tokens, algorithm.mask_truncated_completions)
-    # the age of what is replayed was judged when it was drawn
-    of_replayed = replace(bounds, stale_before=None)
-    replayed = {episode.id for group in taken.replayed for episode in group.episodes}
-    return lambda episode: of_replayed if episode.id in replayed else bounds
+    # the age of what is replayed was judged when it was drawn, and what an expert gave has none
+    ageless, origins = replace(bounds, stale_before=None), _origins(taken)
+    return lambda episode: ageless if episode.id in origins else bounds
+
+
+def _origins(taken: TakenGroups) -> dict[str, int]:
+    """By the id of each episode that was not played for this batch."""
+    demonstrated = [episode.id for group in taken.groups for episode in group.demonstrations]
+    replayed = [episode.id for group in taken.replayed for episode in group.episodes]
+    return {**dict.fromkeys(demonstrated, DEMONSTRATED), **dict.fromkeys(replayed, REPLAYED)}
+
+
+def _account(exported: Ledger, origin: int) -> Ledger:
+    """What becomes of the tokens of an episode: those that were not sampled for this batch stand beside the law."""
+    if origin == OWN:
+        return exported
+    return Ledger(replayed=exported.trained) if origin == REPLAYED else Ledger(demonstrated=exported.trained)
 
 
 def _numbered(taken: TakenGroups) -> Iterator[tuple[Episode, Numbers]]:
@@ -228,11 +241,12 @@ def _advantages(
 
 
 def _members(group: Group) -> list[Episode]:
-    return sorted(group.episodes, key=lambda episode: episode.id)
+    return sorted((*group.episodes, *group.demonstrations), key=lambda episode: episode.id)
 
 
 def _returns(group: Group, rules: BatchRules, measured: Measured = _NOTHING) -> GroupReturns:
-    shaped = replace(group, episodes=tuple(_shaped(each, rules) for each in _members(group)))
+    members = tuple(_shaped(each, rules) for each in _members(group))
+    shaped = replace(group, episodes=members, demonstrations=())
     returns = {each.id: episode_returns(each, rules.turn_discount) for each in shaped.episodes}
     of_group = {turn_id: measured[turn_id] for turns in returns.values() for turn_id in turns if turn_id in measured}
     return GroupReturns(shaped, returns, rules.turn_discount, of_group)
@@ -352,7 +366,7 @@ def _masked(members: Members, reason: MaskReason) -> Members:
     return [(episode, {id_: each if each.mask else mask for id_, each in turns.items()}) for episode, turns in members]
 
 
-def _named_credit(credited: Iterable[tuple[Episode, Credit]], discarded: Sequence[Discarded]) -> dict[str, float | str]:
+def _named_credit(credited: Members, discarded: Sequence[Discarded]) -> dict[str, float | str]:
     named: dict[str, float | str] = {}
     for _, turns in credited:
         for turn_id, credit in turns.items():

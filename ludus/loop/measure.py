@@ -131,6 +131,15 @@ def replay_metrics(taken: TakenGroups, trained: Metrics, *, version: int) -> dic
     return metrics
 
 
+def demonstration_metrics(trained: Metrics) -> dict[str, float]:
+    """How likely the policy is to say what experts gave, the mean over their tokens. Nothing where there are none.
+
+    trained: what the trainer saw.
+    """
+    share = trained.get("train/demonstration_share")
+    return {"demonstrations/probability": trained["train/demonstration_probability"] / share} if share else {}
+
+
 def _source_metrics(groups: Sequence[Group]) -> dict[str, float]:
     """Of each source by name: its share of the groups, and means over its episodes. None of the only source."""
     metrics: dict[str, float] = {}
@@ -152,8 +161,9 @@ def _source_metrics(groups: Sequence[Group]) -> dict[str, float]:
 
 def ledger_metrics(ledger: Ledger) -> dict[str, float]:
     masked = {f"ledger/masked_{reason}": float(count) for reason, count in sorted(ledger.masked.items())}
-    replayed = {"ledger/replayed": float(ledger.replayed)} if ledger.replayed else {}
-    return {"ledger/sampled": float(ledger.sampled), "ledger/trained": float(ledger.trained), **masked, **replayed}
+    beside = {"ledger/replayed": ledger.replayed, "ledger/demonstrated": ledger.demonstrated}
+    counted = {name: float(count) for name, count in beside.items() if count}
+    return {"ledger/sampled": float(ledger.sampled), "ledger/trained": float(ledger.trained), **masked, **counted}
 
 
 def batch_metrics(built: BuiltBatch) -> dict[str, float]:

@@ -52,6 +52,8 @@ class TrainDatasetSettings(Settings):
     """Groups of one step."""
     shuffle: bool = True
     curriculum: CurriculumSettings = CurriculumSettings()
+    demonstrations: str | None = None
+    """Column with conversations of experts, which join the group of their row. None: there are none."""
 
     @pydantic.model_validator(mode="after")
     def _check(self) -> Self:

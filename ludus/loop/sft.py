@@ -24,7 +24,7 @@ from ludus.gateway.dialects.chat.dialect import CHAT
 from ludus.runs.metrics import Metrics
 from ludus.settings import Settings
 from ludus.text.chat import ChatText
-from ludus.types import Message, Sampling, ToolSpec
+from ludus.types import ChatRequest, Message, Sampling, ToolSpec
 
 OnStep = Callable[[int, Metrics], None]
 T = TypeVar("T")
@@ -85,23 +85,27 @@ def supervised_batches(
 
 def conversation_sequences(row: Mapping[str, Any], text: ChatText, *, at: str = "row") -> list[TrainSequence]:
     """One sequence for every assistant message of a row; shared prompts cost nothing once they are packed."""
+    request = read_conversation(row, at=at)
+    return [
+        reply_sequence(request.messages[: index + 1], request.tools, text, at=f"{at}, message {index}")
+        for index, message in enumerate(request.messages)
+        if message.role == "assistant"
+    ]
+
+
+def read_conversation(row: Mapping[str, Any], *, at: str) -> ChatRequest:
+    """The `messages` and `tools` of a row. Raises UserError for what is no conversation; at: what it calls the row."""
     if "messages" not in row:
         raise UserError(f"{at} has no 'messages'; its columns are {', '.join(map(repr, row)) or 'none'}")
     body = {"model": "default", "messages": row["messages"]} | ({"tools": row["tools"]} if row.get("tools") else {})
     try:
-        request = CHAT.parse(body, Sampling(), ReadMessages()).request
-        return [
-            _reply_sequence(request.messages[: index + 1], request.tools, text, at=f"{at}, message {index}")
-            for index, message in enumerate(request.messages)
-            if message.role == "assistant"
-        ]
+        return CHAT.parse(body, Sampling(), ReadMessages()).request
     except AgentError as error:
         raise UserError(f"{at} is no conversation: {error.message}") from error
 
 
-def _reply_sequence(
-    messages: Sequence[Message], tools: Sequence[ToolSpec], text: ChatText, *, at: str
-) -> TrainSequence:
+def reply_sequence(messages: Sequence[Message], tools: Sequence[ToolSpec], text: ChatText, *, at: str) -> TrainSequence:
+    """The last message as the answer to those before, all of its tokens targets. Raises UserError if it cannot be."""
     prompt_text = text.template.render(messages[:-1], tools)
     whole_text = text.template.render(messages, tools, generation_prompt=False)
     if not whole_text.startswith(prompt_text):

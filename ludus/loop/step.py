@@ -25,6 +25,7 @@ from ludus.loop.batch import BatchRules, build_batch, by_turn_id, places_to_meas
 from ludus.loop.measure import (
     TrainingClock,
     batch_metrics,
+    demonstration_metrics,
     ledger_metrics,
     memory_metrics,
     replay_metrics,
@@ -122,6 +123,7 @@ async def train_step(
     metrics = {
         **rollout_metrics(taken),
         **replay_metrics(taken, train_metrics, version=version),
+        **demonstration_metrics(train_metrics),
         **train_metrics,
         **batch_metrics(built),
         **teacher_metrics(measured),

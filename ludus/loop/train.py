@@ -40,7 +40,7 @@ from ludus.processes.gather import first_of
 from ludus.rollout.curriculum import Curriculum
 from ludus.rollout.groups import GroupSource, TakenGroups
 from ludus.rollout.mixture import Source
-from ludus.rollout.pool import PlayEpisode, RolloutPool
+from ludus.rollout.pool import Demonstrate, PlayEpisode, RolloutPool
 from ludus.rollout.replay import ReplayBuffer, ReplayState
 from ludus.rollout.settings import CurriculumSettings, RolloutSettings
 from ludus.rollout.tasks import GroupStream
@@ -69,6 +69,8 @@ class RunComponents:
     save_model: Callable[[Path], object]
     teacher: Teacher | None = None
     """Scores what was sampled, for an algorithm that asks for it. None: nobody does."""
+    demonstrate: Demonstrate | None = None
+    """Members of groups that experts gave. None: there are none."""
     arrivals: GroupSource | None = None
     """Groups of sessions that others play, in the run store when they are taken. None: the plan's rows are played."""
 
@@ -298,6 +300,7 @@ def _rows_pool(components: RunComponents, plan: TrainPlan, start: RunProgress) -
         total_groups=None if plan.total_steps is None else plan.total_steps * plan.batch_size,
         group_filter=make_group_filter(plan.rules),
         with_greedy=algorithm_of(plan.rules.algorithm).needs.greedy,
+        demonstrate=components.demonstrate,
     )
 
 

@@ -24,6 +24,7 @@ from ludus.types import Episode, Group
 logger = logging.getLogger(__name__)
 
 PlayEpisode = Callable[[EpisodeTask], Awaitable[Episode]]
+Demonstrate = Callable[[GroupTask], tuple[Episode, ...]]
 REPLAYED = ("failed", "timeout", "lost")
 """Outcomes after which a member is played again: what was lost, always; the others, so many times."""
 _MAX_REJECTED_GROUPS = 256
@@ -62,10 +63,13 @@ class RolloutPool:
         total_groups: int | None = None,
         group_filter: GroupFilter | None = None,
         with_greedy: bool = False,
+        demonstrate: Demonstrate | None = None,
     ) -> None:
         """version: steps trained already.  total_groups: no more than these are ever accepted. None: no limit.
 
         with_greedy: each group has one member more, which takes the likeliest answers.
+
+        demonstrate: what experts gave for a group's row. None: there are none.
         """
         self._play = play
         self._stream = stream
@@ -74,6 +78,7 @@ class RolloutPool:
         self._num_members = n_samples + with_greedy
         self._batch_size = batch_size
         self._total_groups = total_groups
+        self._demonstrate = demonstrate
         self._slots = asyncio.Semaphore(settings.max_concurrent_rollouts)
         self._tasks = asyncio.TaskGroup()
         self._num_taken = version * batch_size
@@ -224,7 +229,13 @@ class RolloutPool:
             self._waiting.discard(survivors, "unused")
             return
         task = group.task
-        played = Group(task.group_id, task.task_id, tuple(survivors), task.source.name)
+        try:
+            demonstrations = () if self._demonstrate is None else self._demonstrate(task)
+        except UserError as error:
+            self._waiting.discard(survivors, "unused")
+            self._fail(error)
+            return
+        played = Group(task.group_id, task.task_id, tuple(survivors), task.source.name, demonstrations)
         mask = self._waiting.enter(played, task.ordinal)
         if mask != "small_group":  # what failed says nothing about the row
             try:

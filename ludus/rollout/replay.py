@@ -8,7 +8,7 @@ Invariant: what is drawn for a batch is a function of the run's seed, the batch,
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from random import Random
 from statistics import fmean
 from typing import Any, Self
@@ -98,7 +98,7 @@ class ReplayBuffer:
             bool(rewards)
             and (best is None or max(rewards) >= best)
             and (mean is None or fmean(rewards) >= mean)
-            and self._teaches(group)
+            and self._teaches(replace(group, demonstrations=()))  # which are not replayed with it
         )
 
 

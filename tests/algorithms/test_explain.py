@@ -42,6 +42,13 @@ def test_replay_has_its_line() -> None:
         assert last.formula == f"up to 0.25 of a batch are good ones of earlier batches, whose tokens {letter} weighs"
 
 
+def test_experts_have_their_line() -> None:
+    """With the run's gamma."""
+    settings = AlgorithmSettings(demonstrations={"gamma": 0.5})
+    (*_, last) = explain(settings, turn_discount=1.0, has_demonstrations=True)
+    assert last.formula == "-A p / (p + 0.5), with c = 1, p = pi, of tokens that experts gave"
+
+
 @pytest.mark.parametrize("name", PRESETS)
 def test_every_name_is_explained(name: str) -> None:
     """With a source for the advantage, the loss, the correction and the weights; nothing is left in braces."""

@@ -159,6 +159,41 @@ def test_good_groups_are_trained_on_again(tiny_model_folder: Path, tmp_path: Pat
     assert weights_of(tmp_path / "tiny") == weights_of(root / "tiny")
 
 
+def test_experts_are_mixed_in(tiny_model_folder: Path, tmp_path: Path) -> None:
+    """Of rows that have a conversation: it joins the group, also where no member ever gets a reward; what the expert
+    said becomes more likely, the ledger balances, and a resumed run ends in equal weights."""
+
+    class Failing(Talker):
+        async def run(self, data: dict[str, Any], **how: Any) -> Any:
+            return dict.fromkeys((await super().run(data, **how)).reward, 0.0)
+
+    said = {"role": "assistant", "content": "the answer is 42"}
+    rows = [{**row, "expert": [{"role": "user", "content": row["question"]}, said]} for row in ROWS[:4]]
+    config: dict[str, Any] = {
+        "train_dataset": {"batch_size": 2, "demonstrations": "expert"},
+        "algorithm": {"demonstrations": {"gamma": 0.003}},
+        "trainer": {"optimizer": {"lr": 1e-2}},
+        "total_train_steps": 6,
+    }
+    watcher, root = Steps(), tmp_path / "whole"
+    made = make_config(tiny_model_folder, root, **config)
+    summary = ludus.Trainer(made, [*rows, ROWS[4]]).train(Failing, observer=watcher)
+    seen = [metrics["demonstrations/probability"] for _, metrics in watcher.steps]
+    assert seen[-1] > 20 * seen[0]
+    assert summary.ledger.unbalanced == 0 and summary.ledger.demonstrated > 0
+    for _, metrics in watcher.steps:
+        sampled, accounted = ledger_of(metrics)
+        assert sampled == accounted and metrics["rollout/episodes"] == 6
+    with RunStore.open(root / "tiny") as store:
+        assert sum(episode.session.num_sampled_tokens for episode in store.episodes()) == summary.ledger.sampled
+    for steps, resume in ((3, False), (6, True)):
+        part = make_config(tiny_model_folder, tmp_path, **{**config, "total_train_steps": steps})
+        ludus.Trainer(part, [*rows, ROWS[4]]).train(Failing, resume=resume)
+    assert weights_of(tmp_path / "tiny") == weights_of(root / "tiny")
+    with pytest.raises(ludus.UserError, match="'expert': no row has any; the columns are 'question'"):
+        ludus.Trainer(made.model_copy(update={"name": "none"}), ROWS).train(Failing)
+
+
 def test_evaluations_are_in_the_summary(trained: tuple[Path, Steps, ludus.RunSummary]) -> None:
     """The summary on disk tells success before and after, and how long and how large the run was."""
     run, watcher, _ = trained

@@ -16,7 +16,7 @@ import transformers
 from safetensors.torch import load_file
 from torch import Tensor
 
-from ludus.algorithms.pack import REPLAYED, Batch, TrainSequence, pack
+from ludus.algorithms.pack import DEMONSTRATED, OWN, REPLAYED, Batch, TrainSequence, pack
 from ludus.algorithms.settings import AlgorithmSettings
 from ludus.engines.lease import ComputeLease
 from ludus.errors import BackendError, UserError
@@ -216,15 +216,19 @@ def test_a_run_on_several_ranks_is_a_run_on_one(
 
 
 @pytest.mark.parametrize("loss", ["clip", {"kind": "clip", "level": "episode"}])
-def test_replayed_tokens_weigh_the_same_on_several_ranks(team: Team, tiny_model_folder: Path, loss: Any) -> None:
-    """Their importance weights are measured on each rank's own rows, and together they are those of one."""
-    again = [replace(each, origins=(REPLAYED,) * len(each.target_idx)) for each in sequences(COUNT)[::2]]
-    rows = pack([*again, *sequences(COUNT)[1::2]], row_tokens=64)
+def test_where_tokens_come_from_is_known_on_several_ranks(team: Team, tiny_model_folder: Path, loss: Any) -> None:
+    """Losses, norms, importance weights of what is replayed and likelihoods of what experts gave are those of one."""
+    origins = (REPLAYED, DEMONSTRATED, OWN)
+    mixed = [
+        replace(each, origins=(origins[number % 3],) * len(each.target_idx))
+        for number, each in enumerate(sequences(COUNT))
+    ]
+    rows = pack(mixed, row_tokens=64)
     settings: dict[str, Any] = {"algorithm": {"loss": loss}}
     expected = whole(tiny_model_folder, **settings).train_batch(Batch.of(rows))
     with sharded(team, tiny_model_folder, 2, **settings) as trainer:
         got = trainer.train_batch(Batch.of(rows))
-    assert 0 < expected["train/replay_share"] < 1
+    assert 0 < expected["train/replay_share"] < 1 and 0 < expected["train/demonstration_share"] < 1
     assert {name: got[name] for name in expected} == pytest.approx(expected, rel=2e-4, abs=1e-5)
 
 

@@ -1,0 +1,53 @@
+"""What experts gave has a loss of its own, whatever the loss of the rest."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from ludus.algorithms.base import LossInputs
+from ludus.algorithms.demonstrations import demonstration_loss
+from ludus.algorithms.pack import DEMONSTRATED, OWN
+from ludus.algorithms.resolve import algorithm_of
+from ludus.algorithms.settings import AlgorithmSettings
+
+LOGPROBS = (-0.5, -0.3, -0.4, -0.2, -0.6, -0.3)
+
+
+def inputs_of(logprobs: torch.Tensor, origins: torch.Tensor | None, advantage: float = 1.0) -> LossInputs:
+    """Of equal weights, recorded as experts' tokens are: with the logprob of what is certain."""
+    num = len(logprobs)
+    advantages, ids = torch.full((num,), advantage), torch.arange(num)
+    fixed = logprobs.detach(), torch.zeros(num)
+    return LossInputs(
+        logprobs, fixed[1], fixed[0], None, advantages, torch.full((num,), 1 / num), fixed[1], ids, ids, ids, origins
+    )
+
+
+@pytest.mark.parametrize(("gamma", "expected"), [(0.1, -0.87130), (0.5, -0.57652)])
+def test_the_loss_is_luffys(gamma: float, expected: float) -> None:
+    """The mean of -p / (p + gamma) over six tokens, and its slope by hand: -gamma p / (p + gamma)^2 / 6."""
+    logprobs = torch.tensor(LOGPROBS, requires_grad=True)
+    loss = demonstration_loss(inputs_of(logprobs, None), gamma=gamma).mean()
+    assert loss.item() == pytest.approx(expected, abs=1e-5)
+    (slopes,) = torch.autograd.grad(loss, logprobs)
+    p = torch.tensor(LOGPROBS).exp()
+    torch.testing.assert_close(slopes, -gamma * p / (p + gamma) ** 2 / 6)
+
+
+@pytest.mark.parametrize("loss", ["clip", "cispo", "gmpo", "policy_gradient", {"kind": "clip", "level": "episode"}])
+def test_beside_any_loss_experts_tokens_have_their_own(loss: object) -> None:
+    """The slopes of half of the tokens are LUFFY's, those of the other half as if nothing else were there; corrections
+    and distances are of the policy's own tokens."""
+    algorithm = algorithm_of(AlgorithmSettings(loss=loss, demonstrations={"gamma": 0.5}))
+    logprobs = torch.tensor(LOGPROBS, requires_grad=True)
+    origins = torch.tensor([OWN, DEMONSTRATED] * 3)
+    mixed, seen = algorithm.loss(inputs_of(logprobs, origins))
+    alone, _ = algorithm.loss(inputs_of(logprobs, None))
+    (of_mixed,), (of_alone,) = (torch.autograd.grad(each, logprobs) for each in (mixed, alone))
+    p = torch.tensor(LOGPROBS).exp()
+    torch.testing.assert_close(of_mixed[1::2], (-0.5 * p / (p + 0.5) ** 2 / 6)[1::2])
+    torch.testing.assert_close(of_mixed[::2], of_alone[::2])
+    assert seen["demonstration_share"] == 0.5
+    assert seen["demonstration_probability"] == pytest.approx(float(p[1::2].sum()) / 6)
+    assert seen["logprob_gap_max"] == pytest.approx(0.6), "of an own token that was recorded as certain"
