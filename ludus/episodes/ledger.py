@@ -51,6 +51,11 @@ class Ledger:
     demonstrated: int = 0
     """Tokens that were trained and that nobody sampled; the law does not count them."""
 
+    def __repr__(self) -> str:
+        beside = {"replayed": self.replayed, "demonstrated": self.demonstrated}
+        more = "".join(f", {name}={count}" for name, count in beside.items() if count)
+        return f"Ledger(sampled={self.sampled}, trained={self.trained}, masked={dict(self.masked)}{more})"
+
     @classmethod
     def all_masked(cls, num_sampled: int, reason: MaskReason) -> Ledger:
         """The account of tokens that all stay out of training for one reason."""

@@ -41,3 +41,11 @@ def test_all_masked():
 def test_reasons():
     """Each reason has its own name."""
     assert len(set(MASK_REASONS)) == len(MASK_REASONS)
+
+
+def test_what_stands_beside_the_law_adds_up_and_is_said():
+    """Tokens that were replayed, or given by experts, change no balance; a ledger without any says nothing of them."""
+    ledger = Ledger(2, 2) + Ledger(replayed=3) + Ledger(demonstrated=4, replayed=1)
+    assert ledger == Ledger(2, 2, {}, replayed=4, demonstrated=4) and ledger.unbalanced == 0
+    assert repr(ledger) == "Ledger(sampled=2, trained=2, masked={}, replayed=4, demonstrated=4)"
+    assert repr(Ledger(2, 2)) == "Ledger(sampled=2, trained=2, masked={})"
