@@ -11,12 +11,16 @@ from dataclasses import dataclass
 from itertools import count
 from typing import Any
 
+from ludus.episodes.episode import finish
 from ludus.episodes.graph import SessionGraph
+from ludus.episodes.outcome import Returned
+from ludus.episodes.reward import Result
+from ludus.episodes.spec import SessionSpec
 from ludus.errors import UserError
 from ludus.loop.sft import read_conversation, reply_sequence
 from ludus.rollout.tasks import GroupTask
 from ludus.text.chat import ChatText
-from ludus.types import Episode, Outcome, Sampled, Sampling
+from ludus.types import Episode, Sampled, Sampling
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,17 +71,12 @@ class Demonstrations:
             last = turn.id
         if last is None:
             raise UserError(f"{at}: there is no message of the assistant's")
-        reward = float(conversation.get("reward", self.reward))
-        return Episode(
-            id=own_id,
-            task_id=task.task_id,
-            group_id=task.group_id,
-            session=graph.snapshot(),
-            rewards={last: reward},
-            outcome=Outcome("ok"),
-            reward=reward,
-            metrics=dict(conversation.get("metrics", {})),
-        )
+        ending = Returned(Result(conversation.get("reward", self.reward), metrics=conversation.get("metrics") or {}))
+        spec = SessionSpec(id=own_id, task_id=task.task_id, group_id=task.group_id)
+        episode = finish(spec, graph.snapshot(), ending, started_at=0.0)
+        if episode.outcome.kind != "ok":
+            raise UserError(f"{at}: {episode.outcome.reason}")
+        return episode
 
 
 def _conversations(value: object, at: str) -> Iterator[Mapping[str, Any]]:

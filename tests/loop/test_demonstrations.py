@@ -64,6 +64,7 @@ def test_several_forms_are_read(text: ChatText) -> None:
         ("7", "row0, train_dataset.demonstrations='target': '7' is no conversation; give a list"),
         ([3], "3 is no conversation"),
         (TALK[:1], "there is no message of the assistant's"),
+        ({"messages": TALK, "reward": "much"}, "row0, train_dataset.demonstrations='target': .*'much'"),
         ([{"role": "robot", "content": "7"}], "is no conversation: "),
     ):
         with pytest.raises(UserError, match=message):
