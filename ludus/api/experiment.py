@@ -137,10 +137,10 @@ def _made(cls: type[Any], own: Mapping[str, Any]) -> Any:
         has_default = not (field.default is field.default_factory is dataclasses.MISSING)
         if field.init and not has_default and field.name not in own:
             raise ConfigError(f"{cls.__qualname__} needs a value for {field.name!r}: give {field.name}=…")
-    return cls(**{name: _validated(name, hints[name], value) for name, value in own.items()})
+    return cls(**{name: validated(name, hints[name], value) for name, value in own.items()})
 
 
-def _validated(name: str, hint: Any, value: Any) -> Any:
+def validated(name: str, hint: Any, value: Any) -> Any:
     """The value as the field has it: numbers converted, mappings made into the dataclasses that they describe."""
     _check_keys(name, hint, value)
     try:

@@ -201,6 +201,11 @@ def hint(reference: str) -> str:
     return f"; here it is 'ludus.compat.{reference}'" if reference.partition(".")[0] in FAMILIES else ""
 
 
+def here(reference: Any) -> Any:
+    """Where an import string of an original's own leads here; anything else as it is."""
+    return f"{HERE}.{reference}" if isinstance(reference, str) and hint(reference) else reference
+
+
 def find(reference: str) -> Any:
     """The object of an import string. Raises UserError, which says where an original's is."""
     try:

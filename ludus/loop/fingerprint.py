@@ -11,6 +11,7 @@ import hashlib
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from typing import Any, Self
 
 from ludus.rollout.mixture import Row
@@ -31,7 +32,8 @@ class Fingerprint:
     @classmethod
     def of(cls, rows: Sequence[Row]) -> Self:
         length = _part_length(len(rows))
-        parts = [rows[start : start + length] for start in range(0, len(rows), length)]
+        one_by_one = iter(rows)  # a slice of a Hugging Face dataset is its columns
+        parts = [list(islice(one_by_one, length)) for _ in range(0, len(rows), length)]
         return cls(len(rows), tuple(rows[0]) if rows else (), tuple(map(_digest, parts)))
 
     @classmethod

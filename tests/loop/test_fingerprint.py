@@ -26,6 +26,12 @@ def test_equal_rows_have_equal_fingerprints():
     assert Fingerprint.of([]) == Fingerprint.of([])
 
 
+def test_rows_of_a_library_whose_slices_are_columns():
+    """A Hugging Face dataset is read row by row, as every other sequence."""
+    datasets = pytest.importorskip("datasets")
+    assert Fingerprint.of(datasets.Dataset.from_list(ROWS)) == Fingerprint.of(ROWS)
+
+
 @pytest.mark.parametrize(
     ("rows", "difference"),
     [

@@ -7,15 +7,35 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from typing import Any, Literal
 
 from ludus.compat.hyperparameters import Hyperparameters
 from ludus.errors import UserError
 from ludus.types import Sampling
 
-_CANNOT_ACT: dict[str, Any] = {"use_beam_search": False, "lora_name": ""}
+_CANNOT_ACT: dict[str, Any] = {"use_beam_search": False}
 """What no engine here does, and the value that asks for nothing."""
+_NOT_OPENAIS = {
+    "min_new_tokens",
+    "greedy",
+    "top_k",
+    "stop_token_ids",
+    "ignore_eos",
+    "skip_special_tokens",
+    "lora_name",
+    "use_beam_search",
+    "max_tokens",
+}
+"""What a request of OpenAI's has no name for; max_tokens counts the prompt too, which it has none for either."""
+
+
+_ANSWER_TOKENS = {
+    "completions": "max_completion_tokens",
+    "responses": "max_output_tokens",
+    "openai-agents": "max_tokens",
+}
+"""By protocol, what the most tokens of an answer are called."""
 
 
 @dataclass(kw_only=True)
@@ -32,11 +52,39 @@ class GenerationHyperparameters(Hyperparameters):
     """Accepted, and changes no token: answers are token ids."""
     use_beam_search: bool = False
     lora_name: str = ""
+    """Accepted: there is one adapter, the run's."""
 
     def new_with_stop_and_pad_token_ids(self, tokenizer: Any) -> GenerationHyperparameters:
         """A copy that also ends at the tokenizer's end-of-text and padding tokens."""
         ids = [*self.stop_token_ids, *(i for i in (tokenizer.pad_token_id, tokenizer.eos_token_id) if i is not None)]
         return replace(self, stop_token_ids=list(dict.fromkeys(ids)))
+
+    def to_openai_completions_args_dict(self, exclude_args: Sequence[str] | None = None) -> dict[str, Any]:
+        """Arguments of `client.chat.completions.create`."""
+        return self.to_openai_args_dict(exclude_args, "completions")
+
+    def to_openai_responses_args_dict(self, exclude_args: Sequence[str] | None = None) -> dict[str, Any]:
+        """Arguments of `client.responses.create`."""
+        return self.to_openai_args_dict(exclude_args, "responses")
+
+    def to_openai_agents_model_settings_dict(self, exclude_args: Sequence[str] | None = None) -> dict[str, Any]:
+        """Arguments of `agents.ModelSettings`."""
+        return self.to_openai_args_dict(exclude_args, "openai-agents")
+
+    def to_openai_args_dict(
+        self, exclude_args: Sequence[str] | None = None, api_format: str = "completions"
+    ) -> dict[str, Any]:
+        """Arguments of a request in OpenAI's words; parameters that say nothing, and those that it has no name for,
+        are left to the run's `gconfig`.
+
+        api_format: completions, responses, or openai-agents.  Raises UserError for another.
+        """
+        if api_format not in _ANSWER_TOKENS:
+            raise UserError(f"api_format={api_format!r} is not known; there are {', '.join(_ANSWER_TOKENS)}")
+        names = {"n_samples": "n", "max_new_tokens": _ANSWER_TOKENS[api_format]}
+        left_out = {*_NOT_OPENAIS, *(exclude_args or ()), *(() if api_format == "completions" else ("n_samples",))}
+        values = {each.name: getattr(self, each.name) for each in fields(self) if each.name not in left_out}
+        return {names.get(name, name): value for name, value in values.items() if value is not None}
 
     def sampling(self, base: Sampling, *, num_prompt_tokens: int) -> Sampling:
         """In the engine's words, `base` where these parameters do not say. Raises UserError for what cannot act."""

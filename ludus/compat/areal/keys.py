@@ -10,6 +10,7 @@ from functools import partial
 from typing import Any
 
 from ludus.compat.keys import Given, Meaning, Rule, Table, first_of, fixed, keys_beside, only, to
+from ludus.compat.names import here
 from ludus.errors import UserError
 from ludus.settings import import_object
 
@@ -35,10 +36,10 @@ def _agent(key: str, value: Any, _given: Given) -> Meaning:
     if not value.startswith("areal."):
         return Meaning("taken", ours={key: value})
     try:
-        import_object(here := f"ludus.compat.{value}")
+        import_object(own := here(value))
     except (UserError, ModuleNotFoundError):
-        return Meaning("left out", f"there is no {here}; name an agent of your own")
-    return Meaning("changed", "the same name below ludus.compat", {key: here})
+        return Meaning("left out", f"there is no {own}; name an agent of your own")
+    return Meaning("changed", "the same name below ludus.compat", {key: own})
 
 
 def _rows(key: str, value: Any, _given: Given) -> Meaning:

@@ -40,7 +40,7 @@ def ArealOpenAI(  # noqa: N802  # the name that its users know
 ) -> Any:
     """An `openai.AsyncOpenAI` whose calls are this episode's, with `set_reward(completion_id, reward)`,
     `set_last_reward(reward)`, `apply_reward_discount(turn_discount)`, `get_interaction(completion_id)` and
-    `export_interactions(style)`.
+    `export_interactions(style)`; `engine` is its engine, and calls need no `model`.
 
     tokenizer, tool_call_parser, reasoning_parser, chat_template_type: accepted; the run's model and its configuration
     decide, and continuations are exact in any case.  options: other arguments of the client.
@@ -62,6 +62,9 @@ def ArealOpenAI(  # noqa: N802  # the name that its users know
     rewards = SessionRewards(engine.session)
     for name in ("set_reward", "set_last_reward", "apply_reward_discount", "get_interaction"):
         setattr(client, name, getattr(rewards, name))
+    client.engine = engine
+    for resource in (client.chat.completions, client.responses):  # there is one model, which need not be named
+        resource.create = partial(resource.create, model="default")
     client.export_interactions = partial(export_interactions, rewards)
     return client
 

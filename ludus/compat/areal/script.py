@@ -6,6 +6,7 @@ Knows: command lines.  Knows not: how anything is trained.
 from __future__ import annotations
 
 import argparse
+import logging
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Self
@@ -15,13 +16,31 @@ from rich.console import Console
 from ludus.api.accept import AcceptFn
 from ludus.api.live import watch
 from ludus.api.trainer import Trainer
-from ludus.compat.config import Config, load_config
-from ludus.errors import ConfigError
+from ludus.compat.areal.experiment import Section, SectionT, config_of, read_experiment, tell
+from ludus.compat.importing.interpolate import read_yaml
+from ludus.compat.names import here
 from ludus.loop.observer import RunSummary
+
+logger = logging.getLogger(__name__)
 
 
 class PPOTrainer(Trainer):
-    """`ludus.Trainer` with the arguments in AReaL's order; it needs no closing, for scripts that close it."""
+    """`ludus.Trainer` with AReaL's configurations and the arguments in AReaL's order; it needs no closing, for scripts
+    that close it."""
+
+    def __init__(self, config: Any, train_dataset: object = None, valid_dataset: object = None) -> None:
+        """config: an object of a class of AReaL's, or of the user's that extends one; or Ludus's own.
+
+        Raises ConfigError for a value that cannot be.
+        """
+        self._resume = False
+        if isinstance(config, Section):
+            given = {"train_dataset": train_dataset, "valid_dataset": valid_dataset}
+            rows_given = [name for name, rows in given.items() if rows is not None]
+            tell(config, rows_given)
+            self._resume = vars(config)["recover"].mode in ("on", "auto", True)  # YAML's `on` is true
+            config = config_of(config, rows_given)
+        super().__init__(config, train_dataset, valid_dataset)
 
     def __enter__(self) -> Self:
         return self
@@ -41,30 +60,29 @@ class PPOTrainer(Trainer):
         """Train until the configuration says it is enough, and show on stderr how far it is.
 
         dynamic_filter_fn: `should_accept_fn` of `ludus.Trainer`, whose other arguments are the options; an `observer`
-        among them watches instead.
+        among them watches instead, and `resume` says it in place of AReaL's `recover.mode`.
         """
-        evaluated = {"eval_workflow": eval_workflow, "eval_workflow_kwargs": eval_workflow_kwargs}
+        evaluated = {"eval_workflow": here(eval_workflow), "eval_workflow_kwargs": eval_workflow_kwargs}
+        if eval_workflow is not None and not self.config.eval.is_asked:
+            logger.warning("eval_workflow plays nothing: no evaluation is asked for; set evaluator.freq_steps")
+            evaluated = {}
         with watch(Console(stderr=True), self.config.name) as observer:
-            named = {**evaluated, "should_accept_fn": dynamic_filter_fn, "observer": observer, **options}
-            return super().train(workflow, workflow_kwargs, **named)
+            shown = {"should_accept_fn": dynamic_filter_fn, "observer": observer, "resume": self._resume}
+            return super().train(here(workflow), workflow_kwargs, **{**evaluated, **shown, **options})
 
     def close(self) -> None:
         """As leaving the block."""
 
 
-def load_expr_config(argv: Sequence[str], config_cls: type[Config] = Config) -> tuple[Config, str]:
+def load_expr_config(argv: Sequence[str], config_cls: type[SectionT]) -> tuple[SectionT, str]:
     """The configuration of `--config FILE a.b=value …`, and the file's path.
 
-    Raises ConfigError for keys that Ludus does not have; `ludus import areal` makes a file that it reads.
+    config_cls: a dataclass that extends one of AReaL's; keys of Ludus may be given beside AReaL's and its own.
+    Raises UserError if there is no such file, ConfigError for a key that nobody has or a value that cannot be.
     """
-    assert issubclass(config_cls, Config), "configurations of AReaL's names are Ludus's own"
     parser = argparse.ArgumentParser(description="Train with a configuration.")
     parser.add_argument("--config", required=True, metavar="FILE", help="YAML file of the run")
     parser.add_argument("overrides", nargs="*", metavar="KEY=VALUE")
-    given = parser.parse_intermixed_args(list(argv))
-    try:
-        config = load_config(Path(given.config), [override.removeprefix("+") for override in given.overrides])
-    except ConfigError as error:
-        error.add_note(f"if the file is AReaL's: ludus import areal {given.config}")
-        raise
-    return config, given.config
+    # A script may pass its own name along, as AReaL's launchers do.
+    given = parser.parse_intermixed_args(list(argv[1:] if argv and argv[0].endswith(".py") else argv))
+    return read_experiment(config_cls, read_yaml(Path(given.config), given.overrides)), given.config

@@ -254,7 +254,8 @@ def test_agents_of_areal_have_their_modules_here() -> None:
     """Those that are here; a workflow of the user's own keeps its name."""
     ready = "areal.workflow.multi_turn.MultiTurnWorkflow"
     assert imported({"workflow": ready}).config["workflow"] == f"ludus.compat.{ready}"
-    assert fates({"workflow": "areal.workflow.openai.math_agent.MathAgent"}) == {"workflow": "left out"}
+    assert fates({"workflow": "areal.workflow.openai.math_agent.MathAgent"}) == {"workflow": "changed"}
+    assert fates({"workflow": "areal.workflow.vision_rlvr.VisionRLVRWorkflow"}) == {"workflow": "left out"}
     assert fates({"workflow": "areal.workflow.multi_turn.NoSuchAgent"}) == {"workflow": "left out"}
     assert imported({"workflow": "mine.Agent"}).config["workflow"] == "mine.Agent"
 

@@ -21,7 +21,7 @@ from ludus.compat.areal.api.workflow_api import RolloutWorkflow
 from ludus.compat.areal.infra import workflow_context
 from ludus.compat.areal.utils import stats_tracker
 from ludus.compat.areal.utils.data import concat_padded_tensors
-from ludus.errors import ConfigError, UserError
+from ludus.errors import UserError
 
 ROWS = [{"messages": [{"role": "user", "content": f"Guess. It is higher than {n}."}], "answer": "1"} for n in range(4)]
 
@@ -141,7 +141,7 @@ def test_the_pages_train(
     """A script with the trainer, a configuration file and overrides; every token is accounted for."""
     path = config_file(tmp_path, tiny_model_folder)
     config, read = load_expr_config(["--config", str(path), "seed=3", *overrides], GRPOConfig)
-    assert read == str(path) and config.seed == 3
+    assert read == str(path) and config.seed == 3 and config.gconfig.n_samples == 3
     with PPOTrainer(config, train_dataset=ROWS) as trainer:
         summary = trainer.train(workflow=workflow, workflow_kwargs=kwargs)
     assert summary.steps == 1
@@ -158,15 +158,6 @@ def test_a_script_shows_how_far_it_is(
     shown = capsys.readouterr()
     assert "step 1/1" in shown.err and "done: 1 steps" in shown.err
     assert shown.out == ""
-
-
-def test_an_areal_file_is_told_how_to_be_read(tmp_path: Path) -> None:
-    """Its keys are unknown here; there is a command that turns it into ours."""
-    path = tmp_path / "areal.yaml"
-    path.write_text("experiment_name: gsm8k\n")
-    with pytest.raises(ConfigError, match="experiment_name") as raised:
-        load_expr_config(["--config", str(path)])
-    assert "ludus import areal" in raised.value.__notes__[0]
 
 
 def test_rows_of_different_width_are_joined() -> None:

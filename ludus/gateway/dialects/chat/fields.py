@@ -17,14 +17,13 @@ REQUEST = FieldTable.of(
     "messages model tools tool_choice parallel_tool_calls response_format reasoning_effort n stop"
     " logprobs top_logprobs stream stream_options chat_template_kwargs",
     "metadata prediction prompt_cache_key prompt_cache_options prompt_cache_retention safety_identifier"
-    " service_tier store user",
+    " service_tier store user verbosity",
     {
         "audio": (None, "The model writes text only."),
         "function_call": ("none", "Use 'tool_choice'."),
         "functions": ([], "Use 'tools'."),
         "modalities": (["text"], "The model writes text only."),
         "moderation": (None, "Leave it out; nothing is moderated."),
-        "verbosity": ("medium", "Ask for it in a message."),
         "web_search_options": (None, "Offer a search tool in 'tools'."),
     },
     also=(*SAMPLING_FIELDS, *LIMITS),

@@ -33,7 +33,8 @@ REASONING = FieldTable.of(
         "mode": ("standard", "There is one mode; ask for 'effort'."),
     },
 )
-TEXT = FieldTable.of("format", refused={"verbosity": ("medium", "Ask for it in a message.")})
+# No template reads a verbosity, and OpenAI's agents SDK sends one by itself where no model is named.
+TEXT = FieldTable.of("format", "verbosity")
 TOOL = FieldTable.of(
     "type name description parameters strict",
     "output_schema",

@@ -68,7 +68,7 @@ def read_request(body: JsonObject, defaults: Sampling, read: ReadMessages) -> Pa
         tool_choice=use.tool_choice,
         forced_tool=use.forced_tool,
         parallel_tool_calls=use.parallel_tool_calls,
-        response_format=_text_format(body),
+        response_format=_text_format(body, ignored),
         reasoning_effort=_effort(body),
         continues=None if previous is None else turn_id_of(previous),
         num_instructions=len(head),
@@ -189,9 +189,9 @@ def _tool(tool: JsonObject, at: str, ignored: dict[str, None]) -> ToolSpec:
     return read_function(tool, at)
 
 
-def _text_format(body: JsonObject) -> ResponseFormat | None:
+def _text_format(body: JsonObject, ignored: dict[str, None]) -> ResponseFormat | None:
     text = read_object(body, "text")
-    fields.TEXT.check(text, at="text")
+    ignored.update(dict.fromkeys(fields.TEXT.check(text, at="text")))
     return None if text.get("format") is None else read_format(read_object(text, "format", at="text"), "text.format")
 
 

@@ -1,0 +1,155 @@
+"""AReaL's configuration classes: what a user's dataclass adds, which keys say something about the run."""
+
+from __future__ import annotations
+
+import copy
+import logging
+import pickle
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ludus.compat.areal import PPOTrainer
+from ludus.compat.areal.api.cli_args import (
+    GenerationHyperparameters,
+    GRPOConfig,
+    InferenceEngineConfig,
+    OptimizerConfig,
+    PPOActorConfig,
+    PPOConfig,
+    load_expr_config,
+)
+from ludus.compat.areal.experiment import config_of
+from ludus.errors import ConfigError
+
+AREAL = """
+experiment_name: sums
+trial_name: first
+cluster: {fileroot: FOLDER}
+gconfig: {n_samples: 4, max_new_tokens: 64}
+rollout: {backend: "sglang:d1", max_head_offpolicyness: 2, agent: {turn_discount: 0.5}}
+actor: {path: some-model, optimizer: {lr: 1e-3, type: adam}, reward_norm: null, kl_ctl: 0.0, ppo_n_minibatches: 1}
+tokenizer_path: ${actor.path}
+train_dataset: {path: openai/gsm8k, type: rl, batch_size: 8, max_length: 100}
+valid_dataset: {path: openai/gsm8k, type: rl, batch_size: 8}
+max_turns: 3
+"""
+
+
+@dataclass
+class Judge:
+    name: str = "none"
+    strict: bool = False
+
+
+@dataclass
+class Mine(PPOConfig):
+    """As a user extends one."""
+
+    workflow: str = field(default="mine.Agent", metadata={"help": "What plays."})
+    max_turns: int = 10
+    temperature_of_judge: float = 0.5
+    judge: Judge = field(default_factory=Judge)
+    total_train_epochs: int = 7
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> str:
+    path = tmp_path / "run.yaml"
+    path.write_text(AREAL.replace("FOLDER", str(tmp_path)))
+    return str(path)
+
+
+def test_a_users_class_has_its_own_and_areals_fields(file: str) -> None:
+    """Given in the file, on the command line, or as the class says; references are resolved."""
+    given = ["--config", file, "max_turns=4", "+judge.strict=true", "temperature_of_judge=1e-1"]
+    config, path = load_expr_config(["train.py", *given], Mine)
+    assert path == file and isinstance(config, Mine) and isinstance(config, PPOConfig)
+    assert (config.max_turns, config.workflow, config.judge) == (4, "mine.Agent", Judge("none", strict=True))
+    assert config.temperature_of_judge == 0.1
+    assert (config.tokenizer_path, config.actor.optimizer.lr, config.actor.reward_norm) == ("some-model", 0.001, None)
+    assert (config.train_dataset.path, config.train_dataset.type) == ("openai/gsm8k", "rl")
+
+
+def test_what_is_not_given_is_as_areal_has_it() -> None:
+    """Numbers of AReaL 1.0.4; sections that it leaves empty are None."""
+    config = GRPOConfig()
+    assert (config.gconfig.temperature, config.gconfig.max_tokens, config.gconfig.n_samples) == (1.0, 32768, 1)
+    assert (config.actor.ppo_n_minibatches, config.actor.eps_clip, config.actor.optimizer) == (4, 0.2, None)
+    assert (config.rollout.request_timeout, config.rollout.agent.mode) == (3600, "inline")
+    assert config.valid_dataset is None and config.recover.mode == "disabled"
+    assert config.actor.target_modules is not GRPOConfig().actor.target_modules
+
+
+def test_what_is_given_makes_the_run(file: str) -> None:
+    """AReaL's keys as `ludus import areal` takes them; the class's other defaults count as given; the script reads its
+    data itself."""
+    config, _ = load_expr_config(["--config", file], Mine)
+    ours = config_of(config)
+    assert (ours.name, ours.gconfig.n_samples, ours.gconfig.max_new_tokens) == ("sums-first", 4, 64)
+    assert (ours.rollout.max_head_offpolicyness, ours.rollout.agent.turn_discount) == (2, 0.5)
+    assert (ours.model.path, ours.trainer.optimizer.lr, ours.algorithm.minibatches) == ("some-model", 0.001, 1)
+    assert (ours.total_train_epochs, ours.train_dataset.batch_size, ours.train_dataset.path) == (7, 8, None)
+
+
+def test_keys_of_ludus_stand_beside_areals(file: str) -> None:
+    """Where AReaL has no key of the name, at the top or below one of its sections."""
+    given = ["--config", file, "engine.kind=local", "rollout.retries=5", "model.chat_template=chatml-tools"]
+    ours = config_of(load_expr_config(given, Mine)[0])
+    assert (ours.rollout.retries, ours.rollout.max_head_offpolicyness) == (5, 2)
+    assert ours.model.chat_template == "chatml-tools" and ours.model.path == "some-model"
+
+
+@pytest.mark.parametrize(
+    ("override", "said"),
+    [
+        ("gconfig.max_new_token=4", "gconfig.max_new_tokens"),
+        ("max_turn=4", "max_turn"),
+        ("judge.strikt=true", "judge.strict"),
+        ("max_turns=many", "max_turns='many'"),
+        ("gconfig.n_samples=many", "many"),
+    ],
+)
+def test_what_nobody_has_is_said_before_anything_is_loaded(file: str, override: str, said: str) -> None:
+    """A key that is neither AReaL's nor the class's nor of Ludus, or a value that cannot be."""
+    with pytest.raises(ConfigError) as raised:
+        load_expr_config(["--config", file, override], Mine)
+    assert said in str(raised.value)
+
+
+def test_a_configuration_made_in_python(file: str) -> None:
+    """What is given counts, also where it is AReaL's own value; so does what is changed afterwards."""
+    actor = PPOActorConfig(path="some-model", optimizer=OptimizerConfig(lr=1e-3))
+    config = GRPOConfig("sums", "first", actor=actor, gconfig=GenerationHyperparameters(n_samples=3))
+    config.rollout = InferenceEngineConfig()
+    config.rollout.max_head_offpolicyness = 4
+    config.gconfig = config.gconfig.new(max_new_tokens=12)
+    for same in (config, copy.deepcopy(config), pickle.loads(pickle.dumps(config)), replace(config, seed=2)):
+        ours = config_of(same)
+        assert (ours.trainer.optimizer.lr, ours.gconfig.n_samples, ours.gconfig.max_new_tokens) == (0.001, 3, 12)
+        assert ours.rollout.max_head_offpolicyness == 4 and ours.name == "sums-first"
+
+
+def test_what_becomes_of_the_keys_is_said_once(file: str, caplog: pytest.LogCaptureFixture) -> None:
+    """Left out and changed with their reasons, the others by name; a section of which nothing is needed as a whole."""
+    given = ["--config", file, "saver.freq_epochs=1", "vllm.seed=3", "vllm.enforce_eager=true"]
+    config, _ = load_expr_config(given, Mine)
+    with caplog.at_level(logging.WARNING, logger="ludus.compat.areal.experiment"):
+        PPOTrainer(config, train_dataset=[{"x": 1}])
+    (record,) = caplog.records
+    said = record.getMessage()
+    assert "left out: saver.freq_epochs (a run is saved by steps" in said
+    assert "changed: actor.reward_norm" in said
+    assert "not needed: " in said and "vllm.*" in said and "rollout.backend" in said
+    assert "train_dataset.path" not in said and "max_turns" not in said
+
+
+def test_a_script_that_recovers_goes_on(file: str) -> None:
+    """`recover.mode` of AReaL says it; a run that has not begun begins."""
+    modes: dict[str, Any] = {}
+    for mode in ("disabled", "off", "on", "auto"):
+        config, _ = load_expr_config(["--config", file, f"recover.mode={mode}"], Mine)
+        modes[mode] = PPOTrainer(config)._resume
+    assert modes == {"disabled": False, "off": False, "on": True, "auto": True}
