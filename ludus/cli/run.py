@@ -13,30 +13,48 @@ from typer import Argument, Option
 from ludus.cli.console import say
 from ludus.compat.names import FAMILIES
 from ludus.compat.originals.path import installed, put_on_path
+from ludus.compat.overrides import constant as parse_constant
+from ludus.compat.overrides import put
+from ludus.compat.program import Program
 from ludus.errors import UserError
 
 _IMPORT = r"^\s*(?:import|from)\s+{}\b"
 
 
 def run(
-    script: Annotated[str, Argument(help="The script, or with -m a module such as verl.trainer.main_ppo.")],
+    script: Annotated[str, Argument(help="The script or notebook, or with -m a module such as verl.trainer.main_ppo.")],
     arguments: Annotated[list[str] | None, Argument(help="Its own, as they are.")] = None,
     as_: Annotated[
         list[str] | None, Option("--as", metavar="FAMILY", help="Ludus's, where the original is installed too.")
     ] = None,
     is_module: Annotated[bool, Option("--module", "-m", help="Run a module by its name.")] = False,
+    model: Annotated[
+        list[str] | None,
+        Option("--model", metavar="NAME=PLACE", help="Another model, or the address of an API, for one of its."),
+    ] = None,
+    set_: Annotated[
+        list[str] | None, Option("--set", metavar="KEY=VALUE", help="A key of the configuration, above what it says.")
+    ] = None,
+    constant: Annotated[
+        list[str] | None, Option("-p", metavar="NAME=VALUE", help="Another value for a constant at its top level.")
+    ] = None,
 ) -> None:
-    """Run a script whose imports are AReaL's, verl's or ART's.
+    """Run a script or a notebook whose imports are AReaL's, verl's or ART's.
 
     `areal`, `verl`, `art` and `realhf` are Ludus's in it, unless they are
     installed here; --as art says that Ludus's are meant all the same.
+    What --model and --set say holds in processes that it starts, too.
     """
     for family in as_ or ():
         if family not in FAMILIES:
             raise UserError(f"--as {family}: there is no such family; there are {', '.join(FAMILIES)}")
     put_on_path(as_ or ())
+    put(model or (), set_ or ())
+    constants = dict(map(parse_constant, constant or ()))
     sys.argv = [script, *(arguments or ())]
     if is_module:
+        if constants:
+            raise UserError(f"-p {', '.join(constants)}: a module that is run by its name keeps its constants")
         sys.path.insert(0, str(Path.cwd()))
         runpy.run_module(script, run_name="__main__", alter_sys=True)
         return
@@ -47,5 +65,7 @@ def run(
     for family in installed():
         if re.search(_IMPORT.format(family), source, re.MULTILINE):
             say(f"{family!r} is installed here and is what {script} imports; Ludus's instead: ludus run --as {family}")
-    sys.path.insert(0, str(path.resolve().parent))
-    runpy.run_path(script, run_name="__main__")
+    program = Program.read(path, constants)
+    if program.skipped:
+        say(f"not run, for they are IPython's: {' · '.join(program.skipped)}")
+    program.run()

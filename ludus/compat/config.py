@@ -14,10 +14,11 @@ import pydantic
 
 from ludus import config as core
 from ludus.api import experiment
+from ludus.compat import overrides
 from ludus.compat.verl.keys import renamed
 from ludus.compat.verl.settings import MultiTurnSettings, RewardSettings
 from ludus.rollout import settings as rollout
-from ludus.settings import OneOf, Settings
+from ludus.settings import OneOf, Settings, with_overrides
 
 _AREAL = "ludus.compat.areal.adapter:from_rollout_workflow"
 _REALHF = "ludus.compat.realhf.adapter:from_queue"
@@ -75,8 +76,12 @@ class Config(core.Config):
 
     @classmethod
     def read(cls, data: Mapping[str, Any]) -> Self:
-        """verl's names for keys are read too."""
-        return cls.of(renamed(data))
+        """verl's names for keys are read too; above all stands what `ludus run` was told."""
+        values = with_overrides(renamed(data), overrides.settings())
+        model = values.get("model")
+        if isinstance(model, Mapping) and isinstance(path := model.get("path"), str):
+            values["model"] = {**model, "path": overrides.model(path)}
+        return cls.of(values)
 
     def row_kind(self, rows: Sequence[Mapping[str, Any]]) -> str | None:
         """Agent loops, where a key or the first row names one."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 from functools import lru_cache
 from typing import Any
 
+from ludus.compat.overrides import model
 from ludus.errors import UserError
 from ludus.models.resolve import resolve_model
 
@@ -23,7 +24,9 @@ def load_hf_tokenizer(model_name_or_path: str, fast_tokenizer: bool = True, padd
     except ModuleNotFoundError:
         raise UserError("load_hf_tokenizer needs transformers: pip install 'ludus[train]'") from None
     options = {} if padding_side is None else {"padding_side": padding_side}
-    tokenizer = AutoTokenizer.from_pretrained(resolve_model(model_name_or_path), use_fast=fast_tokenizer, **options)
+    tokenizer = AutoTokenizer.from_pretrained(
+        resolve_model(model(model_name_or_path)), use_fast=fast_tokenizer, **options
+    )
     if tokenizer.pad_token_id is None:
         tokenizer.pad_token_id = tokenizer.eos_token_id
     return tokenizer

@@ -6,6 +6,7 @@ Knows not: where the weights are, HTTP, tensors.  Importing this needs the base 
 
 from __future__ import annotations
 
+import logging
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
@@ -13,12 +14,28 @@ from typing import Any, ClassVar, Literal, Protocol, Self
 
 import pydantic
 
+from ludus.compat import overrides
 from ludus.compat.art.group import TrajectoryGroup
 from ludus.compat.art.trajectory import Trajectory
 from ludus.errors import ConfigError
 from ludus.settings import Settings
 
+logger = logging.getLogger(__name__)
+
+_NOT_NEEDED = {
+    **dict.fromkeys(("logprob_calculation_chunk_size", "packed_sequence_length"), "trainer.row_tokens bounds memory"),
+    "grad_accumulation_sequences": "a step is one optimizer step over all trajectories",
+    **dict.fromkeys(("precalculate_logprobs", "allow_training_without_logprobs"), "logprobs are in the record"),
+    **dict.fromkeys(("plot_tensors", "verbose"), "the run store has what was trained, `ludus report` shows it"),
+}
+"""Options that change nothing of what is learned, and why."""
+
 Stage = Literal["batch", "train", "publish", "checkpoint"]
+
+
+_NO_BUCKET = "a model stays in the folder where its backend is, and goes on from there; copy the folder with any tool"
+
+Grouped = TrajectoryGroup | Iterable[Trajectory | BaseException]
 
 
 class TrainConfig(Settings):
@@ -43,6 +60,20 @@ class TrainConfig(Settings):
     max_steps_off_policy: int | None = pydantic.Field(default=None, ge=0)
     """Tokens sampled by weights that are older by more steps are masked `stale`. None: none are."""
     save_checkpoint: bool = True
+
+    @pydantic.model_validator(mode="before")
+    @classmethod
+    def _without_unneeded(cls, given: Any) -> Any:
+        if not isinstance(given, Mapping):
+            return given
+        if unneeded := sorted(given.keys() & _NOT_NEEDED.keys()):
+            said = "; ".join(f"{name} ({_NOT_NEEDED[name]})" for name in unneeded)
+            logger.info("options of training that are not needed here: %s", said)
+        kept = {name: value for name, value in given.items() if name not in _NOT_NEEDED}
+        if "ppo" in kept:  # what loss_fn says since 0.5
+            kept.setdefault("loss_fn", "ppo" if kept["ppo"] else "cispo")
+            kept.pop("ppo")
+        return kept
 
     @pydantic.model_validator(mode="after")
     def _check(self) -> Self:
@@ -172,23 +203,32 @@ class Backend(ABC):
     async def train(
         self,
         model: TrainableSpec,
-        trajectory_groups: Iterable[TrajectoryGroup],
+        trajectory_groups: Iterable[Grouped],
         config: TrainConfig | None = None,
         *,
+        _config: Mapping[str, Any] | None = None,
         on_progress: OnProgress | None = None,
         idempotency_key: str | None = None,
         **options: Any,
     ) -> TrainResult:
         """One step on the groups; when it returns, the new weights answer.
 
+        trajectory_groups: a list of trajectories is a group too, and None is left out.
+        _config: fields of TrainConfig that stand above those of `config`.
         idempotency_key: two calls with one key are one step, also from two processes; of a server alone.
         options: fields of TrainConfig, in place of `config`.
         Raises UserError if a choice names a turn that no record holds, ConfigError for an option that is none of
         Ludus's.
         """
-        if config is not None and options:
-            raise ConfigError(f"{', '.join(sorted(options))} and a config say the same thing twice; pass one of them")
-        asked = TrainArguments(groups=list(trajectory_groups), config=config or TrainConfig(**options))
+        end_if_trained(model.name, await self.get_step(model))
+        acting = options.keys() - _NOT_NEEDED.keys()
+        if config is not None and acting:
+            raise ConfigError(f"{', '.join(sorted(acting))} and a config say the same thing twice; pass one of them")
+        given = {} if config is None else config.model_dump(exclude_unset=True)
+        asked = TrainArguments(
+            groups=[as_group(each) for each in trajectory_groups if each is not None],
+            config=TrainConfig(**{**given, **(_config or {}), **options}),
+        )
         return await self._train(model, asked, on_progress or _ignore, idempotency_key)
 
     async def train_sft(
@@ -236,9 +276,51 @@ class Backend(ABC):
     @abstractmethod
     async def _fork(self, model: TrainableSpec, asked: ForkArguments) -> int: ...
 
+    async def _experimental_fork_checkpoint(
+        self,
+        model: TrainableSpec,
+        from_model: str,
+        from_project: str | None = None,
+        from_s3_bucket: str | None = None,
+        not_after_step: int | None = None,
+        **_: Any,
+    ) -> None:
+        """`fork`, by ART's name. Raises ConfigError for a bucket."""
+        if from_s3_bucket is not None:
+            raise ConfigError(f"from_s3_bucket={from_s3_bucket!r} cannot act: {_NO_BUCKET}")
+        await self.fork(model, from_model, from_project=from_project, not_after_step=not_after_step)
+
+    async def _experimental_pull_from_s3(self, model: TrainableSpec, *_: Any, **__: Any) -> None:
+        """Nothing; a warning says so."""
+        logger.warning("_experimental_pull_from_s3 of %s does nothing: %s", model.name, _NO_BUCKET)
+
+    async def _experimental_push_to_s3(self, model: TrainableSpec, *_: Any, **__: Any) -> None:
+        """Nothing; a warning says so."""
+        logger.warning("_experimental_push_to_s3 of %s does nothing: %s", model.name, _NO_BUCKET)
+
+    async def _experimental_deploy(self, *_: Any, **__: Any) -> None:
+        """Raises ConfigError: nothing is deployed."""
+        raise ConfigError(
+            "_experimental_deploy cannot act: a checkpoint is a folder that vLLM and PEFT load, and deploying it is "
+            "yours; `await model.get_step()` and the result's checkpoint_path say which"
+        )
+
     @abstractmethod
     async def close(self) -> None:
         """Free everything. Closing twice is allowed."""
+
+
+def end_if_trained(name: str, step: int) -> None:
+    """Ends the script, if `ludus run --set total_train_steps=…` says that so many steps are enough."""
+    enough = overrides.count("total_train_steps")
+    if enough is not None and step >= enough:
+        logger.warning("total_train_steps=%d: %s has step %d, and the script ends here", enough, name, step)
+        raise SystemExit(0)
+
+
+def as_group(given: Grouped) -> TrajectoryGroup:
+    """The group, or a group of these trajectories and exceptions."""
+    return given if isinstance(given, TrajectoryGroup) else TrajectoryGroup(given)
 
 
 def _ignore(_: TrainProgress) -> None: ...

@@ -11,11 +11,12 @@ from typing import Any
 
 from ludus import config as core
 from ludus.algorithms.settings import AlgorithmSettings
+from ludus.compat import overrides
 from ludus.compat.art.backends import TrainConfig
 from ludus.compat.config import Config
 from ludus.errors import ConfigError
 from ludus.loop.batch import BatchRules
-from ludus.settings import Idle, acting, merged
+from ludus.settings import Idle, acting, merged, parse_override, with_overrides
 
 _LOSSES: Mapping[str, Mapping[str, Any]] = {
     "cispo": {"kind": "cispo", "clip_high": 4.0},
@@ -35,6 +36,10 @@ _IDLE = {
     ),
     "a group has as many trajectories as you give it": "gconfig.n_samples",
 }
+
+ACTING = {"gconfig.n_samples", "train_dataset.batch_size", "total_train_steps"}
+"""Keys of `ludus run --set` that act on the user's loop: most rollouts of a group, most groups of a gathering, steps
+behind which the script ends."""
 
 
 def default_config() -> Config:
@@ -61,9 +66,25 @@ def model_config(config: Config, *, base_model: str, own: Mapping[str, Any], fol
     """
     values = config.model_dump(mode="json", exclude_unset=True)
     given = merged(values, own)
-    given.setdefault("model", {})["path"] = base_model
+    given.setdefault("model", {})["path"] = overrides.model(base_model)
     given["run_root"], given["name"] = folder
-    return check_config(Config(**given))
+    return check_config(Config(**with_overrides(given, _settings())))
+
+
+def _settings() -> list[str]:
+    """What `ludus run` was told of the configuration, without what acts on the script's own loop.
+
+    Raises ConfigError for keys that do not act here.
+    """
+    given = {".".join(parse_override(each)[0]): each for each in overrides.settings()}
+    for why, names in _IDLE.items():
+        named = sorted({*names.split()} & given.keys() - ACTING)
+        if named:
+            raise ConfigError(
+                f"--set {', '.join(named)} cannot act: {why}; of the loop {', '.join(sorted(ACTING))} can be set, and "
+                "-p NAME=VALUE replaces the script's own constants"
+            )
+    return [each for key, each in given.items() if key not in ACTING]
 
 
 def batch_rules(config: core.Config, asked: TrainConfig) -> BatchRules:

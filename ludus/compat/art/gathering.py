@@ -15,9 +15,9 @@ from typing import Any
 from ludus.compat.art.bars import progress_bar
 from ludus.compat.art.context import bound
 from ludus.compat.art.exchanges import listening
-from ludus.compat.art.group import TrajectoryGroup, close_unplayed
+from ludus.compat.art.group import TrajectoryGroup, as_many, close_unplayed
 from ludus.compat.art.rollout import Rollout
-from ludus.compat.art.tally import RolloutTally, current_tally, in_order, settle
+from ludus.compat.art.tally import Played, RolloutTally, current_tally, in_order, settle
 from ludus.compat.art.trajectory import Trajectory
 from ludus.errors import UserError
 
@@ -41,7 +41,7 @@ async def gather_trajectory_groups(
     out. What it raises counts as one failure, and the group is left out. max_metrics: most that the bar shows.
     Raises the first exception that is one too many.
     """
-    given = list(groups)
+    given = as_many("train_dataset.batch_size", groups)
     playing = _tallied(given, pbar_desc, pbar_total_completion_tokens, max_exceptions, max_metrics)
     with playing as tally, bound(current_tally, tally):
         kept = await in_order(_whole_group(group, tally, after_each) for group in given)
@@ -49,14 +49,17 @@ async def gather_trajectory_groups(
 
 
 async def gather_trajectories(
-    trajectories: Iterable[Awaitable[Trajectory]],
+    trajectories: Iterable[Awaitable[Trajectory | Iterable[Trajectory]]],
     *,
     pbar_desc: str | None = "gather",
     pbar_total_completion_tokens: bool = False,
     max_exceptions: int | float = 0,
-) -> list[Trajectory | BaseException]:
-    """What each rollout returned, or raised if that is tolerated, in the order in which they were given."""
-    given = list(trajectories)
+) -> list[Played | BaseException]:
+    """What each rollout returned, or raised if that is tolerated, in the order in which they were given.
+
+    A rollout of several players may return a tuple of trajectories.
+    """
+    given = as_many("gconfig.n_samples", trajectories)
     with _tallied(given, pbar_desc, pbar_total_completion_tokens, max_exceptions) as tally:
         tally.begin(len(given))
         return await in_order(

@@ -12,6 +12,7 @@ import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
+from ludus.compat import overrides
 from ludus.compat.art.scenario import GeneratedScenario, GeneratedScenarioCollection, MCPResource, MCPTool
 from ludus.errors import BackendError, UserError
 from ludus.rewards.chat.base import ChatModel, Json
@@ -85,7 +86,8 @@ async def generate_scenarios(
         raise UserError("there are neither tools nor resources to think up tasks for; pass at least one")
     if num_scenarios < 1:
         raise UserError(f"num_scenarios={num_scenarios} must be at least 1")
-    model = _model(generator_model, generator_api_key, generator_base_url)
+    given = overrides.address(generator_model) if isinstance(generator_model, str) else None
+    model = _model(generator_model, generator_api_key, given or generator_base_url)
     shown = {"tools": _json(offered), "resources": _json(readable)}
     wanted = f"- {custom_instructions.strip()}\n" if custom_instructions else ""
     found: dict[str, GeneratedScenario] = {}

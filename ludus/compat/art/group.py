@@ -19,6 +19,7 @@ import pydantic
 from ludus.compat.art.rollout import Rollout
 from ludus.compat.art.tally import Member, RolloutTally, current_tally, in_order, settle
 from ludus.compat.art.trajectory import Scalar, Trajectory
+from ludus.compat.overrides import count
 from ludus.errors import UserError
 
 
@@ -65,6 +66,8 @@ class TrajectoryGroup(pydantic.BaseModel):
     ) -> None:
         members: list[Any] = list(trajectories)
         is_pending = any(isinstance(member, Awaitable) for member in members)
+        if is_pending:
+            members = as_many("gconfig.n_samples", members)
         failures = [error for error in members if isinstance(error, BaseException) and not is_pending]
         super().__init__(
             trajectories=[] if is_pending else [each for each in members if not isinstance(each, BaseException)],
@@ -137,7 +140,8 @@ class TrajectoryGroup(pydantic.BaseModel):
             )
         finally:
             close_unplayed(members)
-        self.trajectories = [each for each in settled if isinstance(each, Trajectory)]
+        played = [each if isinstance(each, tuple) else (each,) for each in settled if not isinstance(each, Exception)]
+        self.trajectories = [trajectory for several in played for trajectory in several]
         self.exceptions = [*self.exceptions, *(Failure.of(each) for each in settled if isinstance(each, Exception))]
         self._pending = None
 
@@ -147,6 +151,15 @@ class TrajectoryGroup(pydantic.BaseModel):
                 f"this group's {len(self._pending)} rollouts have not been played: await it first, or give it to "
                 "gather_trajectory_groups"
             )
+
+
+def as_many(key: str, given: Iterable[Any]) -> list[Any]:
+    """What is to be played: as many as `ludus run --set KEY=…` says, if it does; the others are never started."""
+    members = list(given)
+    num_played = count(key)
+    if num_played is not None:
+        close_unplayed(members[num_played:])
+    return members[:num_played]
 
 
 def close_unplayed(members: Iterable[object]) -> None:

@@ -11,6 +11,7 @@ import logging
 from collections.abc import Mapping
 from typing import Any
 
+from ludus.compat import overrides
 from ludus.compat.art.group import TrajectoryGroup
 from ludus.compat.art.trajectory import Trajectory
 from ludus.errors import BackendError
@@ -49,6 +50,8 @@ async def ruler_score_group(
     """
     if len(group) == 0:
         return group
+    if isinstance(judge_model, str) and (base_url := overrides.address(judge_model)) is not None:
+        extra_litellm_params = {**(extra_litellm_params or {}), "api_base": base_url}
     try:
         judgement = await judge_attempts(
             [attempt_of_trajectory(trajectory) for trajectory in group],

@@ -7,13 +7,30 @@ Invariant: a key that stands for nothing here is named in a warning; ART's own r
 from __future__ import annotations
 
 import logging
+from collections.abc import Mapping
 from typing import Any
 
 from ludus.compat.keys import keys_beside, nested, read
+from ludus.settings import merged
 
 logger = logging.getLogger(__name__)
 
 KEYS = keys_beside(__file__)
+
+
+ITS_OWN = {
+    *("init_args", "engine_args", "peft_args", "trainer_args", "torchtune_args", "tinker_args", "tinker_native_args"),
+    *("trainer_gpu_ids", "inference_gpu_ids", "rollout_weights_mode", "allow_unvalidated_arch"),
+    *("chat_template", "chat_template_path", "chat_template_kwargs", "chat_template_content_format"),
+    *("chat_template_tool_schema_format", "_decouple_vllm_and_unsloth"),
+}
+"""Keys that an internal configuration of ART has, of any version."""
+
+
+def acting_keys(given: Mapping[str, Any]) -> dict[str, Any]:
+    """An internal configuration in Ludus's keys, whether it names ART's, Ludus's, or both."""
+    theirs = internal_model_config(**{name: value for name, value in given.items() if name in ITS_OWN})
+    return merged(theirs, {name: value for name, value in given.items() if name not in ITS_OWN})
 
 
 def internal_model_config(**groups: Any) -> dict[str, Any]:

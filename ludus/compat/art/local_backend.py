@@ -60,6 +60,8 @@ class LocalBackend(Backend):
         """By folder; of one that could not be opened, why."""
         self._stack = AsyncExitStack()
         """Ends the models and their server."""
+        self._at_end: asyncio.Task[None] | None = None
+        """Closes it with the event loop. None: nothing is open."""
 
     def __repr__(self) -> str:
         return f"LocalBackend({str(self.path)!r}, models={len(self._models)})"
@@ -117,9 +119,20 @@ class LocalBackend(Backend):
         if opening := [each for each in self._models.values() if not each.done()]:
             await asyncio.wait(opening)
         self._models, self._server = {}, None
+        if self._at_end is not None and self._at_end is not asyncio.current_task():
+            self._at_end.cancel()
+        self._at_end = None
         await self._stack.aclose()
 
     # ---- inside
+
+    async def _close_at_end(self) -> None:
+        # A script that closes nothing: when its loop ends, tasks are cancelled before generators are torn down.
+        try:
+            await asyncio.Event().wait()
+        except asyncio.CancelledError:
+            if self._at_end is not None:
+                await self.close()
 
     def _folder(self, project: str, name: str) -> Path:
         return self.path / project / "models" / name
@@ -127,6 +140,8 @@ class LocalBackend(Backend):
     async def _open(self, model: TrainableSpec, folder: Path) -> ServedModel:
         where = (str(folder.parent), folder.name)
         config = model_config(self._config, base_model=model.base_model, own=model.internal_config, folder=where)
+        if self._at_end is None:
+            self._at_end = asyncio.ensure_future(self._close_at_end())
         if self._server is None:
             self._server = server = GatewayServer(SessionKeys())
             await asyncio.to_thread(server.start)

@@ -19,7 +19,9 @@ from ludus.compat.art.trajectory import Trajectory
 from ludus.errors import UserError
 
 ResultT = TypeVar("ResultT")
-Member = Trajectory | BaseException | Awaitable[Trajectory]
+Played = Trajectory | tuple[Trajectory, ...]
+"""What one rollout returned: one trajectory, or those of several players."""
+Member = Trajectory | BaseException | Awaitable[Trajectory | Iterable[Trajectory]]
 
 
 class RolloutTally:
@@ -48,10 +50,11 @@ class RolloutTally:
         self._bar.total = self._num_rollouts
         self._bar.refresh()
 
-    def finish(self, trajectory: Trajectory) -> None:
-        """One has returned."""
-        for name, value in {"reward": trajectory.reward, **trajectory.metrics}.items():
-            self._values.setdefault(name, []).append(float(value))
+    def finish(self, *trajectories: Trajectory) -> None:
+        """A rollout has returned them."""
+        for trajectory in trajectories:
+            for name, value in {"reward": trajectory.reward, **trajectory.metrics}.items():
+                self._values.setdefault(name, []).append(float(value))
         self._show(1)
 
     def fail(self, error: Exception) -> None:
@@ -83,22 +86,23 @@ current_tally: ContextVar[RolloutTally | None] = ContextVar("ludus_tally", defau
 """Of the gathering that plays here."""
 
 
-async def settle(member: Member, rollout: Rollout, tally: RolloutTally) -> Trajectory | Exception:
+async def settle(member: Member, rollout: Rollout, tally: RolloutTally) -> Played | Exception:
     """What one member returned or raised; raises it if that is not tolerated."""
     try:
         if isinstance(member, BaseException):
             raise member
         found: object = await play_rollout(member, rollout) if isinstance(member, Awaitable) else member
-        if not isinstance(found, Trajectory):
+        several = tuple(found) if isinstance(found, list | tuple) else (found,)
+        if not several or not all(isinstance(each, Trajectory) for each in several):
             raise UserError(
                 f"a rollout of the group returned {found!r:.100} of type {type(found).__name__}; it must return a "
-                "Trajectory (or use capture_auto_trajectory or capture_yielded_trajectory)"
+                "Trajectory, or a tuple of them (or use capture_auto_trajectory or capture_yielded_trajectory)"
             )
     except Exception as error:
         tally.fail(error)
         return error
-    tally.finish(found)
-    return found
+    tally.finish(*several)
+    return several if isinstance(found, list | tuple) else several[0]
 
 
 async def in_order(coroutines: Iterable[Coroutine[Any, Any, ResultT]]) -> list[ResultT]:

@@ -15,15 +15,19 @@ from typing import Any, ClassVar, Generic, TypeVar
 
 import pydantic
 
+from ludus.compat import overrides
 from ludus.compat.art.backends import (
     Backend,
+    Grouped,
     InferenceEndpoint,
     OnProgress,
     TrainConfig,
     TrainResult,
     TrainSFTConfig,
+    as_group,
+    end_if_trained,
 )
-from ludus.compat.art.group import TrajectoryGroup
+from ludus.compat.art.keys import acting_keys
 from ludus.compat.art.local_backend import DEFAULT_PATH, LocalBackend
 from ludus.compat.art.log_files import LogFiles, Logged, as_groups
 from ludus.compat.art.trajectory import Trajectory
@@ -76,7 +80,8 @@ class Model(pydantic.BaseModel, Generic[ConfigT]):
         except ModuleNotFoundError:
             raise UserError("a client of the model needs OpenAI's SDK: pip install openai") from None
         address, key = self._without_endpoint
-        known = {"base_url": self.inference_base_url or address, "api_key": self.inference_api_key or key}
+        given = overrides.address(self.inference_model_name, self.name)
+        known = {"base_url": given or self.inference_base_url or address, "api_key": self.inference_api_key or key}
         return sdk.AsyncOpenAI(**{"http_client": self.http_client(), **known, **options})
 
     def http_client(self) -> Any:
@@ -118,6 +123,9 @@ class Model(pydantic.BaseModel, Generic[ConfigT]):
         """
         at = await self.get_step() if step is None else step
         return self.log_files.write(as_groups(trajectories), split=split, step=at, metrics=metrics or {})
+
+    async def register(self, backend: Backend) -> None:
+        """Nothing: it is asked where it is, and logged here."""
 
     async def get_step(self) -> int:
         """Steps that the model has been trained for."""
@@ -169,7 +177,7 @@ class TrainableModel(Model[ConfigT]):
 
     @property
     def internal_config(self) -> Mapping[str, Any]:
-        return dict(self._internal_config or {})
+        return acting_keys(self._internal_config or {})
 
     def backend(self) -> Backend:
         """What trains it; a `LocalBackend` in `base_path` where it was not registered."""
@@ -212,20 +220,21 @@ class TrainableModel(Model[ConfigT]):
 
     async def train(
         self,
-        trajectory_groups: Iterable[TrajectoryGroup],
+        trajectory_groups: Iterable[Grouped],
         config: TrainConfig | None = None,
         *,
         on_progress: OnProgress | None = None,
         **options: Any,
     ) -> TrainResult:
-        """One step on the groups, logged as split `train`. options: fields of TrainConfig, in place of `config`.
+        """One step on the groups, logged as split `train`. options: as those of a backend's `train`.
 
         When it returns, every client of the model asks the new weights.
         """
-        groups = list(trajectory_groups)
+        groups = [as_group(each) for each in trajectory_groups if each is not None]
         await self._prepare()
         result = await self.backend().train(self, groups, config, on_progress=on_progress, **options)
         await self.log(groups, split="train", metrics=result.metrics, step=result.step)
+        end_if_trained(self.name, result.step)
         return result
 
     async def train_sft(

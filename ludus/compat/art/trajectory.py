@@ -6,7 +6,8 @@ Invariant: a choice of a recorded turn is trained, a mapping is context; the ord
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterator
+import logging
+from collections.abc import AsyncIterator, Iterator, Mapping
 from contextlib import asynccontextmanager
 from datetime import datetime
 from time import perf_counter
@@ -15,6 +16,8 @@ from typing import Any, Self
 import pydantic
 
 from ludus.compat.art.choice import Messages, Tools, check_item, is_choice, message_of, to_json, turn_id
+
+logger = logging.getLogger(__name__)
 
 Scalar = float | int | str | bool | None
 
@@ -56,7 +59,8 @@ class History(pydantic.BaseModel):
 
 
 class Trajectory(History):
-    """What an agent did, and how good it was."""
+    """What an agent did, and how good it was. Arguments that are none of its fields are left out; a warning names
+    them."""
 
     additional_histories: list[History] = pydantic.Field(default_factory=list)
     """Conversations beside the main one: sub-agents, other branches, what stood there before a summary."""
@@ -70,6 +74,14 @@ class Trajectory(History):
     """Kept with the trajectory, never averaged."""
     logs: list[str] = pydantic.Field(default_factory=list)
     start_time: datetime = pydantic.Field(default_factory=lambda: datetime.now().astimezone(), exclude=True)
+
+    @pydantic.model_validator(mode="before")
+    @classmethod
+    def _leave_out_unknown(cls, given: Any) -> Any:
+        if not isinstance(given, Mapping) or not (unknown := sorted(given.keys() - cls.model_fields.keys())):
+            return given
+        logger.warning("%s has no %s: left out; a value to keep goes into metadata", cls.__name__, ", ".join(unknown))
+        return {name: value for name, value in given.items() if name in cls.model_fields}
 
     def __repr__(self) -> str:
         return f"Trajectory(reward={self.reward}, choices={sum(len(each.choices()) for each in self.histories())})"

@@ -22,6 +22,8 @@ REQUEST = FieldTable.of(
         "audio": (None, "The model writes text only."),
         "function_call": ("none", "Use 'tool_choice'."),
         "functions": ([], "Use 'tools'."),
+        # vLLM's, which clients for its servers send as null
+        "guided_choice": (None, "Use 'response_format' with a JSON schema, or 'tools' with 'tool_choice'."),
         "modalities": (["text"], "The model writes text only."),
         "moderation": (None, "Leave it out; nothing is moderated."),
         "web_search_options": (None, "Offer a search tool in 'tools'."),
