@@ -170,6 +170,22 @@ def test_values_equal_to_the_default_are_never_ineffective(caplog: pytest.LogCap
     assert not caplog.messages
 
 
+@pytest.mark.parametrize(
+    ("keys", "idle"),
+    [
+        ("{loss_weight: 1}", "critic.loss_weight (critic.model is 'separate')"),
+        ("{model: shared, warmup_steps: 2}", "critic.warmup_steps (critic.model is 'shared')"),
+        ("{model: shared, path: other}", "critic.path (critic.model is 'shared')"),
+        ("{model: shared, optimizer: {lr: 1}}", "critic.optimizer (critic.model is 'shared')"),
+    ],
+)
+def test_keys_of_the_other_critic_are_named(keys: str, idle: str, caplog: pytest.LogCaptureFixture) -> None:
+    """Those of a model of its own where it shares the policy's, and the other way round."""
+    load_config(None, ["algorithm.name=ppo", f"critic={keys}"])
+    (warning,) = caplog.messages
+    assert idle in warning
+
+
 @pytest.mark.parametrize("where", ["algorithm.minibatches=2", "algorithm.correction=bypass"])
 def test_clipping_is_allowed_where_it_acts(where: str) -> None:
     """With several steps on a batch, or a ratio to the sampler itself, the bounds can be set."""

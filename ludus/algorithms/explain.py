@@ -34,13 +34,15 @@ def explain(
     *,
     turn_discount: float,
     value_clip: float | None = None,
+    value_weight: float | None = None,
     replayed: float = 0.0,
     has_demonstrations: bool = False,
 ) -> list[Term]:
     """What is minimised, and what each of its letters stands for.
 
     turn_discount: from one turn to the next.  value_clip: how far a critic's values may move. None: they are not
-    clipped.  replayed: share of a batch.  has_demonstrations: experts' conversations join the groups.
+    clipped.  value_weight: of its loss beside the policy's. None: it is a model of its own.  replayed: share of a
+    batch.  has_demonstrations: experts' conversations join the groups.
     """
     beside = [f" + {settings.kl.beta:g} kl"] if settings.kl else []
     entropy = settings.entropy
@@ -68,9 +70,7 @@ def explain(
     if settings.mask_truncated_completions:
         terms.append(Term("left out", "answers that were cut off at their longest length", "DAPO sec. 3.4"))
     if "values" in algorithm_of(settings).needs.measured:
-        bounded = "" if value_clip is None else f", of V and V held within {value_clip:g} of before, the worse"
-        formula = f"sum over tokens of w (V - (A before whitening + V before))^2 / 2{bounded}"
-        terms.append(Term("critic", formula, VALUE_LOSS_SOURCE))
+        terms.append(_critic(value_clip, value_weight))
     if settings.top_entropy is not None:
         terms.append(
             Term("left out", f"all but {settings.top_entropy:g} of the tokens, by entropy", "arXiv 2506.01939")
@@ -100,6 +100,13 @@ def _advantage(settings: AlgorithmSettings) -> Term:
     whose = f"{teacher.weight:g} ({bounded}), T: the teacher, S: the policy, both at temperature 1: {falls} falls"
     sources = [source for source in (task.source, "MOPD (NeMo-RL; MiMo-V2-Flash)") if source]
     return Term("A", f"{task.formula} + {whose}", "; ".join(sources))
+
+
+def _critic(clip: float | None, weight: float | None) -> Term:
+    bounded = "" if clip is None else f", of V and V held within {clip:g} of before, the worse"
+    shared = "" if weight is None else f"; {weight:g} of it beside the loss, of the policy's states"
+    formula = f"sum over tokens of w (V - (A before whitening + V before))^2 / 2{bounded}{shared}"
+    return Term("critic", formula, VALUE_LOSS_SOURCE)
 
 
 def _ratio(settings: AlgorithmSettings) -> str:

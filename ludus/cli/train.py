@@ -100,6 +100,7 @@ def _explain(config: Config) -> None:
         config.algorithm,
         turn_discount=discount,
         value_clip=clip,
+        value_weight=config.critic.loss_weight if config.critic.model == "shared" else None,
         replayed=0.0 if config.rollout.replay is None else config.rollout.replay.share,
         has_demonstrations=config.train_dataset.demonstrations is not None,
     )

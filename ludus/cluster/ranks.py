@@ -81,14 +81,15 @@ def _own_trainer(config: Config, tokenizer: Tokenizer, ranks: TorchRanks) -> Mod
     """Of this process's rows. It shares no weights with an engine, and so no lease."""
     from ludus.models.load import load_model
     from ludus.models.shards import shard_model
-    from ludus.trainer.critic import load_critic
+    from ludus.trainer.critic import CriticModel, load_critic
     from ludus.trainer.step import ModelTrainer
 
     model = shard_model(load_model(config.model, seed=config.seed, is_mapped=True), ranks.mesh)
     critic = None
     if config.has_critic:
         critic = load_critic(config.model, config.critic, seed=config.seed, is_mapped=True)
-        critic = replace(critic, model=shard_model(critic.model, ranks.mesh))
+        if isinstance(critic, CriticModel):
+            critic = replace(critic, model=shard_model(critic.model, ranks.mesh))
     return ModelTrainer(
         model,
         config.trainer,

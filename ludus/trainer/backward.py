@@ -26,6 +26,7 @@ from ludus.trainer.metric_means import TokenMeans
 from ludus.trainer.optimizer import MasterOptimizer
 from ludus.trainer.ranks import Ranks
 from ludus.trainer.reference import ReferenceWeights
+from ludus.trainer.shared_critic import HEAD_NAME, SharedCritic
 
 Rows = Sequence[PackedRow]
 Slopes = tuple[Tensor, Tensor | None]
@@ -50,6 +51,8 @@ class Backward:
         """
         self.reference: ReferenceWeights | None = None
         """None: no algorithm needs it."""
+        self.shared_critic: SharedCritic | None = None
+        """None: no value is made of the policy's own hidden states."""
         self._forward, self._optimizer, self._ranks = forward, optimizer, ranks
         self._head_name, self._hold = head_name, hold
 
@@ -68,12 +71,17 @@ class Backward:
 
         proximal: logprobs of each row under the weights that the batch began with. None: those are the weights of now.
         """
+        critic = self.shared_critic if "values" in algorithm.needs.measured else None
+        if critic is not None:
+            critic.prepare()
         if algorithm.needs.minibatch:
             self._add_together(rows, means, algorithm, proximal)
         else:
             for row_idx, row in enumerate(rows):
                 with self._hold():
                     self._add_row(row, means, algorithm, None if proximal is None else proximal[row_idx])
+        if critic is not None:
+            self._optimizer.add_gradient(HEAD_NAME, critic.gradient())
         means.add_sum("train/tokens", sum(len(row.target_ids) for row in rows))
 
     def _add_row(self, row: PackedRow, means: TokenMeans, algorithm: Algorithm, proximal: Tensor | None) -> None:
@@ -90,7 +98,7 @@ class Backward:
             inputs = LossInputs(logprobs, sampled, before, beginning, *rest, origins_N=origins)
             return _slopes(inputs, algorithm, means)
 
-        self._differentiate(tensors, slopes)
+        self._differentiate(row, tensors, slopes, algorithm, means)
 
     def _add_together(
         self, rows: Rows, means: TokenMeans, algorithm: Algorithm, proximal: Sequence[Tensor] | None
@@ -114,10 +122,18 @@ class Backward:
         slopes = _slopes(inputs, algorithm, means if self._ranks.rank == 0 else TokenMeans())
         for row in rows:
             with self._hold():
-                self._differentiate(self._forward.tensors(row), partial(_cut, slopes, first))
+                ask = partial(_cut, slopes, first)
+                self._differentiate(row, self._forward.tensors(row), ask, algorithm, means)
             first += len(row.target_ids)
 
-    def _differentiate(self, row: RowTensors, slopes: Callable[[slice, Tensor, Tensor], Slopes]) -> None:
+    def _differentiate(
+        self,
+        row: PackedRow,
+        tensors: RowTensors,
+        slopes: Callable[[slice, Tensor, Tensor], Slopes],
+        algorithm: Algorithm,
+        means: TokenMeans,
+    ) -> None:
         sink = None if self._head_name is None else self._optimizer.sink(self._head_name)
         scale = self._optimizer.loss_scale
 
@@ -125,7 +141,10 @@ class Backward:
             by_logprob, by_entropy = slopes(chunk, logprobs, entropies)
             return by_logprob * scale.factor, None if by_entropy is None else by_entropy * scale.factor
 
-        self._forward.differentiate(row, scaled if scale.is_needed else slopes, sink_VD=sink)
+        critic, beside = self.shared_critic, None
+        if critic is not None and "values" in algorithm.needs.measured:
+            beside = partial(critic.through, row=row, tensors=tensors, means=means, scale=scale.factor)
+        self._forward.differentiate(tensors, scaled if scale.is_needed else slopes, sink_VD=sink, beside=beside)
 
     def _under_reference(self, row: RowTensors) -> Tensor:
         assert self.reference is not None, "it is kept for an algorithm that needs it"

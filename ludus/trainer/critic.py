@@ -50,8 +50,11 @@ class CriticModel:
 
 def load_critic(
     model: ModelSettings, settings: CriticSettings, *, seed: int = 0, is_mapped: bool = False
-) -> CriticModel:
-    """The critic of a run whose policy is `model`; arguments as of `load_model`."""
+) -> CriticModel | CriticSettings:
+    """The critic of a run whose policy is `model`; arguments as of `load_model`. Of one that shares the policy's trunk
+    there are settings alone."""
+    if settings.model == "shared":
+        return settings
     own = model if settings.path is None else model.model_copy(update={"path": settings.path})
     loaded = with_scalar_head(load_model(own, seed=seed, is_mapped=is_mapped))
     num_trained = sum(parameter.numel() for parameter in loaded.trainable.values())
@@ -143,22 +146,33 @@ class Critic:
         return result.metrics("critic")
 
     def _add_row(self, row: PackedRow, means: TokenMeans) -> None:
-        if row.values is None or row.value_targets is None:
-            raise InternalError("a critic learns from values and their targets, and a row has none")
         tensors = self._forward.tensors(row)
-        measured, targets = (
-            torch.tensor(each, dtype=torch.float32, device=self._device) for each in (row.values, row.value_targets)
-        )
 
         def slopes(values: Tensor) -> Tensor:
-            with torch.enable_grad():
-                values = values.detach().requires_grad_()
-                loss, seen = value_loss(values, measured, targets, tensors.weights, clip_range=self.settings.clip_range)
-                (by_value,) = torch.autograd.grad(loss, values)
-            means.add_sum("critic/loss", float(loss.detach()))
-            if len(values):
-                means.add({f"critic/{name}": float(each) for name, each in seen.items()}, len(values))
+            by_value = value_slopes(values, row, tensors.weights, clip_range=self.settings.clip_range, means=means)
             return by_value * self.optimizer.loss_scale.factor
 
         sink = None if self._head_name is None else self.optimizer.sink(self._head_name)
         self._forward.differentiate(tensors, slopes, sink_1D=sink)
+
+
+def value_slopes(
+    values: Tensor, row: PackedRow, weights: Tensor, *, clip_range: float | None, means: TokenMeans
+) -> Tensor:
+    """The value loss's derivative by the value of each target of the row, shape (N,); and to `means` what was seen.
+
+    weights: of the targets.  clip_range: as of `value_loss`.
+    """
+    if row.values is None or row.value_targets is None:
+        raise InternalError("a critic learns from values and their targets, and a row has none")
+    measured, targets = (
+        torch.tensor(each, dtype=torch.float32, device=values.device) for each in (row.values, row.value_targets)
+    )
+    with torch.enable_grad():
+        values = values.detach().requires_grad_()
+        loss, seen = value_loss(values, measured, targets, weights, clip_range=clip_range)
+        (by_value,) = torch.autograd.grad(loss, values)
+    means.add_sum("critic/loss", float(loss.detach()))
+    if len(values):
+        means.add({f"critic/{name}": float(each) for name, each in seen.items()}, len(values))
+    return by_value

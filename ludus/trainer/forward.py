@@ -26,6 +26,8 @@ from ludus.trainer.processed_targets import ProcessedTargets
 # A row is filled by half a block on average: of 512 tokens that is one in sixteen; of targets, one cheap product.
 TOKEN_BLOCK = 64
 TARGET_BLOCK = 32
+Beside = Callable[[Tensor], Tensor]
+"""(hidden states) -> the gradient by them of what is added to the loss, both of shape (M, D), the latter fp32."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,10 +125,13 @@ class RowForward:
         num_targets = len(row.weights)
         return logprobs_M[:num_targets], entropies_M[:num_targets]
 
-    def differentiate(self, row: RowTensors, slopes: AskSlopes, *, sink_VD: Tensor | None = None) -> None:
+    def differentiate(
+        self, row: RowTensors, slopes: AskSlopes, *, sink_VD: Tensor | None = None, beside: Beside | None = None
+    ) -> None:
         """Give every trained parameter its gradient of a loss, which is asked for its slopes, some targets at a time.
 
-        sink_VD: as of `TargetStates.differentiate`.
+        sink_VD: as of `TargetStates.differentiate`.  beside: what else the hidden states are to be moved along. None:
+        nothing.
         """
         num_targets = len(row.weights)
 
@@ -142,9 +147,17 @@ class RowForward:
         def through_head(hidden_MD: Tensor, sink_VD: Tensor | None) -> Tensor:
             self._take_head()
             drawn = (row.target_ids_M, row.temperatures_M)
-            return self.head.differentiate(hidden_MD, *drawn, padded, processed=row.processed, sink_VD=sink_VD)
+            grad_MD = self.head.differentiate(hidden_MD, *drawn, padded, processed=row.processed, sink_VD=sink_VD)
+            return grad_MD if beside is None else (grad_MD.float() + beside(hidden_MD)).to(grad_MD.dtype)
 
         self._states.differentiate(row, through_head, sink_VD=sink_VD)
+
+    @torch.no_grad()
+    def hidden(self, row: RowTensors) -> Tensor:
+        """The hidden states that the targets are predicted from, shape (N, D), without gradients."""
+        hidden_MD = self._states(row)
+        self._states.model.release()
+        return hidden_MD[: len(row.weights)]
 
     def _take_head(self) -> None:
         self.head.weight_VD = self._states.model.head_weight  # of a model that is cut there is a whole one only now

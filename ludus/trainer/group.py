@@ -25,6 +25,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 from torch.distributed.device_mesh import DeviceMesh
+from torch.distributed.tensor import DTensor
 from torch.nn.functional import pad
 
 from ludus.errors import BackendError, UserError
@@ -117,7 +118,7 @@ class TorchRanks:
         return rows_of(num_rows, self.rank, self.size)
 
     def local_rows(self, tensor: Tensor) -> Tensor:
-        return local_rows(tensor)
+        return local_rows(tensor) if isinstance(tensor, DTensor) else tensor.detach()[self.rows(len(tensor))]
 
     def sum(self, value: float) -> float:
         total = torch.tensor(value, dtype=torch.float64)

@@ -38,6 +38,11 @@ class OptimizerSettings(Settings):
 class CriticSettings(Settings):
     """The model that values are measured with, where advantages are made of them (`algorithm.name: ppo`)."""
 
+    model: Literal["separate", "shared"] = "separate"
+    """separate: one of its own. shared: a head on the policy's own last hidden states, which the policy's optimizer
+    moves; what it learns moves the policy's weights too."""
+    loss_weight: float = Field(default=0.5, ge=0)
+    """What the value loss weighs beside the policy's, where the model is shared."""
     path: str | None = None
     """As `model.path`; a folder with a `score.weight` goes on with that head. None: what the policy begins as."""
     optimizer: OptimizerSettings = OptimizerSettings()
@@ -45,6 +50,10 @@ class CriticSettings(Settings):
     """How far a value may move from what was measured before the batch. None: as far as it likes."""
     warmup_steps: int = Field(default=0, ge=0)
     """Batches at the beginning that train the critic alone."""
+
+    def idle(self) -> Iterator[Idle]:
+        names = ("path", "optimizer", "warmup_steps") if self.model == "shared" else ("loss_weight",)
+        yield from (Idle(name, f"critic.model is {self.model!r}") for name in names if self.is_set(name))
 
 
 class TrainerSettings(Settings):

@@ -37,7 +37,8 @@ from ludus.trainer.ranks import Ranks, SingleRank
 from ludus.trainer.recompute import recompute_layers
 from ludus.trainer.reference import ReferenceWeights, copied_weights
 from ludus.trainer.rounding import Rounding
-from ludus.trainer.settings import TrainerSettings
+from ludus.trainer.settings import CriticSettings, TrainerSettings
+from ludus.trainer.shared_critic import HEAD_NAME, SharedCritic
 
 LEASE_NAME = "trainer"
 _DEFAULT_ALGORITHM = AlgorithmSettings()
@@ -90,7 +91,7 @@ class ModelTrainer:
         tokenizer: Tokenizer | None = None,
         ranks: Ranks | None = None,
         seed: int = 0,
-        critic: CriticModel | None = None,
+        critic: CriticModel | CriticSettings | None = None,
     ) -> None:
         """algorithm: of batches for which none is named.
 
@@ -101,7 +102,7 @@ class ModelTrainer:
         ranks: the processes over which the model is cut; all of them do the same, each on rows of its own, of which
         they have equally many. None: the model is whole.
 
-        critic: for algorithms that need values. None: there is none.
+        critic: for algorithms that need values, as `load_critic` gives it. None: there is none.
 
         Raises UserError if the algorithm's own functions cannot be imported, or if it needs what there is not.
         """
@@ -112,20 +113,26 @@ class ModelTrainer:
         self.ranks: Ranks = SingleRank() if ranks is None else ranks
         self._device = model.head_weight.device
         rounding = Rounding(settings.publish_rounding, seed, self._device)
-        self.optimizer = MasterOptimizer(model.trainable, settings.optimizer, rounding, self.ranks)
         self._lease = lease
         self._is_alone = False
         self._forward = RowForward(model, None if tokenizer is None else Constraints(tokenizer))
+        shared = None
+        if isinstance(critic, CriticSettings):
+            shared = SharedCritic(model, critic, self._forward, self.ranks)
+        beside = {} if shared is None else {HEAD_NAME: shared.parameter}
+        self.optimizer = MasterOptimizer({**model.trainable, **beside}, settings.optimizer, rounding, self.ranks)
         is_whole = model.gathering is None
         heads = (name for name, each in model.trainable.items() if is_whole and each is model.head_weight)
         self._backward = Backward(
             self._forward, self.optimizer, self.ranks, head_name=next(heads, None), hold=self._hold
         )
+        self._backward.shared_critic = shared
         # a row touches few of the vocabulary's rows, and so does its gradient; sums over ranks are dense
         model.embedding.sparse = is_whole and model.embedding.weight.requires_grad
-        self.critic = (
-            None if critic is None else Critic(critic, settings, rounding=rounding, ranks=self.ranks, hold=self._hold)
-        )
+        self.critic: Critic | None = None
+        """Of a model of its own. None: there is none, or it is a head on the policy's."""
+        if isinstance(critic, CriticModel):
+            self.critic = Critic(critic, settings, rounding=rounding, ranks=self.ranks, hold=self._hold)
         self._algorithm = self._prepared(algorithm)
         if settings.activation_checkpointing:
             recompute_layers(model)
@@ -151,6 +158,9 @@ class ModelTrainer:
         measures: dict[str, Measure] = {"reference_logprobs": self._backward.reference_logprobs}
         if self.critic is not None:
             measures["values"] = self.critic.values
+        elif self._backward.shared_critic is not None:
+            self._backward.shared_critic.prepare()
+            measures["values"] = self._backward.shared_critic.values
         own = measure_rows(batch.rows, {name: measures[name] for name in sorted(names)}, self._hold)
         return numbers_by_turn(self.ranks.gather(own))
 
@@ -177,8 +187,8 @@ class ModelTrainer:
         self.optimizer.end_batch()
         self.version += 1
         result = self._result(means)
-        if "train/loss" in result:  # together the minibatches weigh as much as there are of them
-            result["train/loss"] /= len(batch.minibatches)
+        for name in result.keys() & {"train/loss", "critic/loss"}:  # the minibatches weigh as much as there are of them
+            result[name] /= len(batch.minibatches)
         return {**learned, **result, **merge_means(steps), "train/optimizer_steps": float(len(parts))}
 
     def forward_backward(self, batch: Batch, algorithm: AlgorithmSettings | None = None) -> Metrics:
@@ -243,7 +253,8 @@ class ModelTrainer:
 
         Raises UserError if they are those of another model.
         """
-        self.optimizer.take_weights(read_trainable(self.model, folder, self.ranks.rows))
+        kept = {name: own for name, own in self.optimizer.masters.items() if name not in self.model.trainable}
+        self.optimizer.take_weights({**read_trainable(self.model, folder, self.ranks.rows), **kept})
         with self._hold():
             self.optimizer.copy_to_parameters()
             if self._backward.reference is not None:
@@ -257,7 +268,7 @@ class ModelTrainer:
         algorithm = algorithm_of(settings)
         algorithm.load()
         needs = algorithm.needs
-        if "values" in needs.measured and self.critic is None:
+        if "values" in needs.measured and self.critic is None and self._backward.shared_critic is None:
             raise UserError(
                 f"algorithm {algorithm.name!r} needs a critic, and this trainer was opened without one; name the "
                 "algorithm in the run's configuration, from the beginning"

@@ -16,6 +16,9 @@ from ludus.algorithms.pack import PackedRow
 from ludus.models.load import LoadedModel
 from ludus.trainer.forward import RowTensors, TargetStates
 
+Slopes = Callable[[Tensor], Tensor]
+"""(numbers of the targets) -> the loss's derivative by each, both fp32 of shape (N,)."""
+
 
 class ValueForward:
     """The forward pass of rows to numbers, and the way back."""
@@ -35,23 +38,37 @@ class ValueForward:
         self._states.model.release()
         return values_M[: len(row.weights)]
 
-    def differentiate(self, row: RowTensors, slopes: Callable[[Tensor], Tensor], *, sink_1D: Tensor | None) -> None:
+    def differentiate(self, row: RowTensors, slopes: Slopes, *, sink_1D: Tensor | None) -> None:
         """Give every trained parameter its gradient of a loss.
 
-        slopes: (numbers of the targets) -> the loss's derivative by each, both fp32 of shape (N,).
         sink_1D: as of `TargetStates.differentiate`.
         """
-        num_targets = len(row.weights)
 
-        @torch.no_grad()
         def through_head(hidden_MD: Tensor, sink_1D: Tensor | None) -> Tensor:
-            slopes_N = slopes(self._values(hidden_MD)[:num_targets])
-            slopes_M1 = pad(slopes_N, (0, len(hidden_MD) - num_targets))[:, None]
-            if sink_1D is not None:
-                sink_1D.add_(slopes_M1.t() @ hidden_MD.float())
-            return (slopes_M1 @ self._states.model.head_weight.float()).to(hidden_MD.dtype)
+            weight = self._states.model.head_weight
+            return through_scalar_head(hidden_MD, weight, slopes, len(row.weights), sink_1D).to(hidden_MD.dtype)
 
         self._states.differentiate(row, through_head, sink_VD=sink_1D)
 
     def _values(self, hidden_MD: Tensor) -> Tensor:
-        return (hidden_MD.float() @ self._states.model.head_weight.float().t())[:, 0]
+        return scalars(hidden_MD, self._states.model.head_weight)
+
+
+def scalars(hidden_MD: Tensor, weight_1D: Tensor) -> Tensor:
+    """The number of each hidden state, fp32 of shape (M,)."""
+    return (hidden_MD.float() @ weight_1D.float().t())[:, 0]
+
+
+@torch.no_grad()
+def through_scalar_head(
+    hidden_MD: Tensor, weight_1D: Tensor, slopes: Slopes, num_targets: int, sink_1D: Tensor | None
+) -> Tensor:
+    """The loss's gradient by the hidden states, fp32 of shape (M, D); those behind the first `num_targets` fill a row.
+
+    sink_1D: fp32, to which the head's gradient is added. None: the head is not trained.
+    """
+    slopes_N = slopes(scalars(hidden_MD, weight_1D)[:num_targets])
+    slopes_M1 = pad(slopes_N, (0, len(hidden_MD) - num_targets))[:, None]
+    if sink_1D is not None:
+        sink_1D.add_(slopes_M1.t() @ hidden_MD.float())
+    return slopes_M1 @ weight_1D.float()

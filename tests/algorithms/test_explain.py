@@ -33,6 +33,8 @@ def test_a_critic_has_its_line() -> None:
     assert seen["A"].startswith("delta + g 0.95 A(next), delta = r + g V(next) - V, by token, whitened: True; g: 1 ")
     assert seen["critic"].endswith("/ 2, of V and V held within 0.2 of before, the worse")
     assert "critic" not in formulas()
+    shared = {term.name: term.formula for term in explain(settings, turn_discount=0.5, value_weight=0.5)}
+    assert shared["critic"].endswith("; 0.5 of it beside the loss, of the policy's states")
 
 
 def test_replay_has_its_line() -> None:

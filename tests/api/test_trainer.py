@@ -134,6 +134,32 @@ def test_ppo_trains_a_critic_beside_the_policy(tiny_model_folder: Path, tmp_path
     assert weights_of(tmp_path / "tiny") == weights_of(root / "tiny")
 
 
+def test_a_critic_may_share_the_policys_trunk(tiny_model_folder: Path, tmp_path: Path) -> None:
+    """Where the first answer pays and the second does not, its head learns to tell them apart; a resumed run ends in
+    equal weights, and the model that is saved has no head."""
+
+    class Told(Talker):
+        async def run(self, data: dict[str, Any], **how: Any) -> Any:
+            return dict(zip((await super().run(data, **how)).reward, (1.0, 0.0), strict=True))
+
+    ppo: dict[str, Any] = {
+        "algorithm": {"name": "ppo", "minibatches": 2},
+        "critic": {"model": "shared", "loss_weight": 1.0, "clip_range": None},
+        "trainer": {"optimizer": {"lr": 3e-3}},
+        "total_train_steps": 10,
+    }
+    watcher, root = Steps(), tmp_path / "whole"
+    summary = ludus.Trainer(make_config(tiny_model_folder, root, **ppo), ROWS).train(Told, observer=watcher)
+    assert summary.ledger.unbalanced == 0
+    explained = [metrics["critic/explained_variance"] for _, metrics in watcher.steps]
+    assert explained[0] == 0.0 and min(explained[-3:]) > 0.1, explained
+    assert not any("score" in name for name in load_file(root / "tiny" / "model" / "model.safetensors"))
+    for steps, resume in ((4, False), (10, True)):
+        part = make_config(tiny_model_folder, tmp_path, **{**ppo, "total_train_steps": steps})
+        ludus.Trainer(part, ROWS).train(Told, resume=resume)
+    assert weights_of(tmp_path / "tiny") == weights_of(root / "tiny")
+
+
 def test_good_groups_are_trained_on_again(tiny_model_folder: Path, tmp_path: Path) -> None:
     """Their tokens weigh what they are likely now against what was recorded, which is another thing after a step; the
     ledger and the credit know them once, and a resumed run ends in equal weights."""

@@ -25,10 +25,12 @@ def cut_model(folder: str, ranks: TorchRanks, lora: int | None, dtype: str) -> L
 
 def cut_critic(
     folder: str, ranks: TorchRanks, lora: int | None, dtype: str, critic: dict[str, Any] | None
-) -> CriticModel | None:
+) -> CriticModel | CriticSettings | None:
     if critic is None:
         return None
     loaded = load_critic(_settings(folder, lora, dtype), CriticSettings(**critic), is_mapped=True)
+    if isinstance(loaded, CriticSettings):
+        return loaded
     return replace(loaded, model=shard_model(loaded.model, ranks.mesh))
 
 

@@ -23,7 +23,7 @@ from ludus.errors import BackendError, UserError
 from ludus.models.load import load_model, quiet, save_model
 from ludus.models.settings import LoraSettings, ModelSettings
 from ludus.models.shards import shard_model
-from ludus.trainer.critic import CRITIC_FOLDER, load_critic
+from ludus.trainer.critic import CRITIC_FOLDER, CriticModel, load_critic
 from ludus.trainer.export import export_model
 from ludus.trainer.group import TorchRanks, open_rendezvous
 from ludus.trainer.settings import CriticSettings, TrainerSettings
@@ -92,7 +92,8 @@ def sharded(
     beside = None
     if critic is not None:
         beside = load_critic(chosen, CriticSettings(**critic), is_mapped=True)
-        beside = replace(beside, model=shard_model(beside.model, ranks.mesh))
+        if isinstance(beside, CriticModel):
+            beside = replace(beside, model=shard_model(beside.model, ranks.mesh))
     algorithm = AlgorithmSettings(**(algorithm or {}))
     own = ModelTrainer(cut, TrainerSettings(**settings), algorithm, lease=ComputeLease(), ranks=ranks, critic=beside)
     trainer = ShardedTrainer(own, ranks)
@@ -370,13 +371,16 @@ def test_a_lost_rank_ends_the_training(team: Team, tiny_model_folder: Path) -> N
             trainer.save(tiny_model_folder)
 
 
-@pytest.mark.parametrize("lora", [None, 4])
+@pytest.mark.parametrize(
+    ("lora", "critic"),
+    [(None, SETTINGS), (4, SETTINGS), (None, {"model": "shared"}), (4, {"model": "shared", "loss_weight": 2.0})],
+)
 def test_a_critic_on_several_ranks_is_one_on_one(
-    team: Team, tiny_model_folder: Path, tmp_path: Path, lora: int | None
+    team: Team, tiny_model_folder: Path, tmp_path: Path, lora: int | None, critic: dict[str, Any]
 ) -> None:
     """Values, losses and both models after batches of two minibatches; what two ranks saved, one and two go on from,
     two to equal bits."""
-    settings: dict[str, Any] = {"algorithm": {"name": "ppo"}, "critic": {**SETTINGS, "clip_range": 0.2}, "lora": lora}
+    settings: dict[str, Any] = {"algorithm": {"name": "ppo"}, "critic": {**critic, "clip_range": 0.2}, "lora": lora}
     taught = [
         replace(each, values=(0.1,) * len(each.target_idx), value_targets=each.advantages) for each in sequences(COUNT)
     ]
