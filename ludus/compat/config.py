@@ -76,12 +76,17 @@ class Config(core.Config):
 
     @classmethod
     def read(cls, data: Mapping[str, Any]) -> Self:
-        """verl's names for keys are read too; above all stands what `ludus run` was told."""
-        values = with_overrides(renamed(data), overrides.settings())
-        model = values.get("model")
+        """verl's names for keys are read too."""
+        return cls.of(renamed(data))
+
+    @classmethod
+    def of(cls, values: Mapping[str, Any]) -> Self:
+        """Above all values stands what `ludus run` was told."""
+        told = with_overrides(values, overrides.settings())
+        model = told.get("model")
         if isinstance(model, Mapping) and isinstance(path := model.get("path"), str):
-            values["model"] = {**model, "path": overrides.model(path)}
-        return cls.of(values)
+            told["model"] = {**model, "path": overrides.model(path)}
+        return super().of(told)
 
     def row_kind(self, rows: Sequence[Mapping[str, Any]]) -> str | None:
         """Agent loops, where a key or the first row names one."""

@@ -49,7 +49,7 @@ def test_a_configuration_is_read_with_them(tmp_path: Path) -> None:
     overrides.put(models=["Qwen/Qwen3-8B=smollm2-135m"], settings=["total_train_steps=3", "model.dtype=float32"])
     config = load_config(None, ["model.path=Qwen/Qwen3-8B", "total_train_steps=9"])
     assert (config.model.path, config.model.dtype, config.total_train_steps) == ("smollm2-135m", "float32", 3)
-    assert Config.read({"seed": 5}).total_train_steps == 3
+    assert Config.of({"seed": 5}).total_train_steps == 3
 
 
 def test_a_tokenizer_is_that_of_the_model_in_its_place(tiny_model_folder: Path) -> None:

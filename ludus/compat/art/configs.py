@@ -44,13 +44,12 @@ behind which the script ends."""
 
 def default_config() -> Config:
     """What a backend does without a configuration: ART's LoRA, learning rate, loss and weight of a trajectory."""
-    return Config.of(
-        {
-            "model": {"lora": {"rank": 8, "alpha": 16.0}},
-            "algorithm": {"name": "cispo", "normaliser": "episode"},
-            "trainer": {"optimizer": {"lr": TrainConfig().learning_rate}},
-        }
-    )
+    values: dict[str, Any] = {
+        "model": {"lora": {"rank": 8, "alpha": 16.0}},
+        "algorithm": {"name": "cispo", "normaliser": "episode"},
+        "trainer": {"optimizer": {"lr": TrainConfig().learning_rate}},
+    }
+    return Config(**values)
 
 
 def check_config(config: Config) -> Config:
