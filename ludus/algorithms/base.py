@@ -103,6 +103,8 @@ class GroupReturns:
     """From one turn to the next; the returns have it."""
     measured: Measured = field(default_factory=dict)
     """Of turns that can be trained. Empty: the algorithm asks for nothing."""
+    penalties: Mapping[str, Floats] = field(default_factory=dict)
+    """By turn id what its reward has lost already for each token that was measured. Empty: no token costs anything."""
 
     def known(self) -> Iterator[tuple[str, str, float]]:
         """Member, turn and return of every turn that has one."""

@@ -13,6 +13,7 @@ from typing import NamedTuple
 from ludus.algorithms.base import Rule
 from ludus.algorithms.demonstrations import DEMONSTRATION_SOURCE
 from ludus.algorithms.resolve import algorithm_of
+from ludus.algorithms.reward_kl import LARGEST_ESTIMATE
 from ludus.algorithms.settings import AlgorithmSettings
 from ludus.algorithms.table import CORRECTIONS, ESTIMATORS, LOSSES, NORMALISERS
 from ludus.algorithms.value_loss import VALUE_LOSS_SOURCE
@@ -63,10 +64,7 @@ def explain(
         moves = f"+ {entropy.delta:g} after a batch with H <= {entropy.target:g}, else - {entropy.delta:g}"
         bounds = f"in [{entropy.min:g}, {entropy.max:g}], and 0 while H is above {entropy.target:g}"
         terms.append(Term("a", f"{entropy.coef:g}, {moves}, {bounds}", "Skywork-OR1 (arXiv 2505.22312)"))
-    if settings.overlong is not None:
-        last, most = settings.overlong.tokens, settings.overlong.max_tokens
-        penalty = f"reward - {settings.overlong.penalty_factor:g} * share used of the last {last} of {most} tokens"
-        terms.append(Term("reward", penalty, "DAPO (arXiv 2503.14476) eq. 13"))
+    terms += _reward(settings)
     if settings.mask_truncated_completions:
         terms.append(Term("left out", "answers that were cut off at their longest length", "DAPO sec. 3.4"))
     if "values" in algorithm_of(settings).needs.measured:
@@ -87,6 +85,25 @@ def explain(
         weight = "c" if algorithm_of(settings).needs.proximal else "r"
         formula = f"up to {replayed:g} of a batch are good ones of earlier batches, whose tokens {weight} weighs"
         terms.append(Term("groups", formula, "ACER (arXiv 1611.01224) sec. 3.2"))
+    return terms
+
+
+def _reward(settings: AlgorithmSettings) -> list[Term]:
+    """What is taken off it."""
+    terms: list[Term] = []
+    if settings.overlong is not None:
+        last, most = settings.overlong.tokens, settings.overlong.max_tokens
+        penalty = f"reward - {settings.overlong.penalty_factor:g} * share used of the last {last} of {most} tokens"
+        terms.append(Term("reward", penalty, "DAPO (arXiv 2503.14476) eq. 13"))
+    lost = settings.reward_kl
+    if lost is not None:
+        estimate = _KL.get(lost.estimator, "|log pi - log ref|").replace("pi", "mu")
+        of_token = f"sum over the turn's tokens of d, within {LARGEST_ESTIMATE:g} either way; d: {estimate}"
+        coef = f"{lost.coef:g}" if lost.target is None else "k"
+        terms.append(Term("reward", f"reward - {coef} * {of_token}", "Ziegler et al. (arXiv 1909.08593) sec. 2.1"))
+    if lost is not None and lost.target is not None:
+        moves = f"times 1 + clip(KL / {lost.target:g} - 1, -0.2, 0.2) episodes / {lost.horizon} after a batch"
+        terms.append(Term("k", f"{lost.coef:g}, {moves}", "Ziegler et al. (arXiv 1909.08593) sec. 2.2"))
     return terms
 
 

@@ -21,6 +21,8 @@ class TokenNumbers:
 
     values: Floats | None = None
     """What the critic expects before the token is drawn."""
+    sampled_logprobs: Floats | None = None
+    """Of the distribution that each was drawn from."""
     reference_logprobs: Floats | None = None
     """Under the weights that training began with."""
     teacher_gaps: Floats | None = None
@@ -30,6 +32,10 @@ class TokenNumbers:
         lengths = {name: len(column) for name, column in self.columns().items()}
         if len(set(lengths.values())) > 1:
             raise InternalError(f"all that is measured of a turn is of the same tokens, got {lengths}")
+
+    @property
+    def num_tokens(self) -> int:
+        return max((len(column) for column in self.columns().values()), default=0)
 
     def columns(self) -> dict[str, Floats]:
         """What was measured, by name."""

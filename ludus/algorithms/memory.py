@@ -8,9 +8,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from ludus.algorithms.base import Memory
+from ludus.algorithms.reward_kl import RewardKl, RewardKlSettings
 from ludus.algorithms.settings import AlgorithmSettings, EntropySettings
 
-_COEF, _SEEN = "entropy/coef", "entropy/seen"
+_COEF, _SEEN, _KL_COEF = "entropy/coef", "entropy/seen", "reward_kl/coef"
 
 
 def adapted(settings: AlgorithmSettings, memory: Memory) -> AlgorithmSettings | None:
@@ -35,3 +36,17 @@ def remember(settings: AlgorithmSettings, memory: Memory, metrics: Mapping[str, 
     change = entropy.delta if seen <= entropy.target else -entropy.delta
     coef = min(max(memory.get(_COEF, entropy.coef) + change, entropy.min), entropy.max)
     return {**memory, _COEF: coef, _SEEN: seen}
+
+
+def reward_kl_coef(settings: RewardKlSettings, memory: Memory) -> float:
+    """What a nat takes off the rewards of the next batch."""
+    return settings.coef if settings.target is None else memory.get(_KL_COEF, settings.coef)
+
+
+def remember_reward_kl(settings: RewardKlSettings, memory: Memory, seen: RewardKl) -> Memory:
+    """What is known after a batch whose rewards lost this: coef (1 + clip(KL / target - 1, -0.2, 0.2) n / horizon) for
+    n episodes. Source: Ziegler et al. (arXiv 1909.08593) sec. 2.2; of episodes as verl's `AdaptiveKLController`."""
+    if settings.target is None:
+        return memory
+    error = min(max(seen.mean / settings.target - 1, -0.2), 0.2)
+    return {**memory, _KL_COEF: seen.coef * (1 + error * seen.num_episodes / settings.horizon)}

@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Literal
+import math
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Literal, TypeVar
 
 from ludus.algorithms.base import LossInputs, LossMetrics
 from ludus.algorithms.pack import DEMONSTRATED, REPLAYED
 
 if TYPE_CHECKING:
     from torch import Tensor
+
+    Number = TypeVar("Number", Tensor, float)
+
+# exp(20) is 5e8: one broken token must not make a gradient infinite.
+_LARGEST_LOG_RATIO = 20.0
 
 
 def sampling_metrics(inputs: LossInputs) -> LossMetrics:
@@ -60,14 +67,23 @@ def kl_estimate(logprobs_N: Tensor, other_N: Tensor, estimator: KlEstimator = "k
     logprobs_N: under pi, the policy that sampled the tokens.
     Source: Schulman, "Approximating KL divergence" (2020); abs: verl's.
     """
-    difference_N = logprobs_N - other_N
+    return _estimate(logprobs_N - other_N, estimator, bounded_exp)
+
+
+def kl_of_token(difference: float, estimator: KlEstimator) -> float:
+    """As `kl_estimate`, of one token. difference: log pi - log other."""
+    bound = _LARGEST_LOG_RATIO
+    return _estimate(difference, estimator, lambda log_ratio: math.exp(max(min(log_ratio, bound), -bound)))
+
+
+def _estimate(difference: Number, estimator: KlEstimator, exp: Callable[[Number], Number]) -> Number:
     if estimator == "k1":
-        return difference_N
+        return difference
     if estimator == "k2":
-        return difference_N**2 / 2
-    return difference_N.abs() if estimator == "abs" else bounded_exp(-difference_N) + difference_N - 1
+        return difference * difference / 2
+    return abs(difference) if estimator == "abs" else exp(-difference) + difference - 1
 
 
 def bounded_exp(log_ratio_N: Tensor) -> Tensor:
-    """The ratio of a logarithm, within exp(-20) and exp(20): one broken token must not make a gradient infinite."""
-    return log_ratio_N.clamp(-20.0, 20.0).exp()
+    """The ratio of a logarithm, within exp(-20) and exp(20)."""
+    return log_ratio_N.clamp(-_LARGEST_LOG_RATIO, _LARGEST_LOG_RATIO).exp()

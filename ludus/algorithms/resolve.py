@@ -25,6 +25,7 @@ from ludus.algorithms.levels import mean_within
 from ludus.algorithms.metrics import bounded_exp, demonstration_metrics, kl_estimate, replay_metrics
 from ludus.algorithms.own import OwnAdvantageSettings, OwnLossSettings
 from ludus.algorithms.pack import DEMONSTRATED
+from ludus.algorithms.reward_kl import MEASURED
 from ludus.algorithms.settings import AlgorithmSettings
 from ludus.algorithms.table import CORRECTIONS, ESTIMATORS, LOSSES, NORMALISERS
 from ludus.settings import Choice
@@ -76,6 +77,7 @@ def _needs_of_terms(settings: AlgorithmSettings) -> Needs:
         reference=settings.kl is not None,
         entropy=settings.entropy is not None,
         teacher=settings.distillation is not None,
+        measured=frozenset() if settings.reward_kl is None else MEASURED,
         flat_groups=settings.distillation is not None or bool(settings.kl or settings.entropy or settings.top_entropy),
         minibatch=settings.top_entropy is not None
         or (settings.off_policy_mask is not None and settings.off_policy_mask.level != "token"),

@@ -17,6 +17,7 @@ from ludus.algorithms.losses.clip import ClipSettings
 from ludus.algorithms.metrics import KlEstimator
 from ludus.algorithms.normalisers import ConstantSettings, TokenSettings
 from ludus.algorithms.overlong import OverlongSettings
+from ludus.algorithms.reward_kl import RewardKlSettings
 from ludus.algorithms.table import CORRECTIONS, ESTIMATORS, LOSSES, NORMALISERS, PRESETS
 from ludus.errors import ConfigError
 from ludus.settings import Choice, Idle, OneOf, Settings, did_you_mean
@@ -97,6 +98,8 @@ class AlgorithmSettings(Settings):
     """What becomes of the difference between the policy that sampled and the one that is trained."""
     kl: KlSettings | None = None
     """None: there is no such term, and no such weights are kept."""
+    reward_kl: RewardKlSettings | None = None
+    """None: nothing is taken off the rewards for it, and no such weights are kept."""
     entropy: EntropySettings | None = None
     """None: there is no such term."""
     top_entropy: float | None = pydantic.Field(default=None, gt=0, lt=1)
@@ -147,6 +150,15 @@ class AlgorithmSettings(Settings):
             raise ConfigError(
                 f"loss {self.loss.kind!r} compares two members of a group, and advantage {self.advantage.kind!r} says "
                 f"not which; set advantage: best_worst, or take name: {self.loss.kind}, which has all of it"
+            )
+        return self
+
+    @pydantic.model_validator(mode="after")
+    def _check_reward_kl(self) -> Self:
+        if self.reward_kl is not None and self.advantage.kind in ("none", "gdpo"):
+            raise ConfigError(
+                f"reward_kl is taken off the reward, and advantage {self.advantage.kind!r} is not made of it; set "
+                "algorithm.kl.beta, which puts the divergence to the loss, or choose another advantage"
             )
         return self
 

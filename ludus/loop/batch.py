@@ -12,6 +12,7 @@ Where advantages are made of more than returns, what can be trained is packed be
 from __future__ import annotations
 
 import logging
+import math
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -22,11 +23,13 @@ from typing import TypeVar
 
 from ludus.algorithms.base import NOTHING, GroupReturns, Memory, TurnAdvantages
 from ludus.algorithms.estimators.group import is_flat
-from ludus.algorithms.measured import Measured, TokenNumbers
+from ludus.algorithms.measured import Floats, Measured, TokenNumbers
+from ludus.algorithms.memory import remember_reward_kl, reward_kl_coef
 from ludus.algorithms.overlong import overlong_penalty
 from ludus.algorithms.pack import DEMONSTRATED, OWN, REPLAYED, Batch, PackedRow, TrainSequence, pack
 from ludus.algorithms.resolve import algorithm_of
 from ludus.algorithms.returns import turn_returns
+from ludus.algorithms.reward_kl import RewardKl, reward_kl
 from ludus.algorithms.settings import AlgorithmSettings
 from ludus.episodes.export import ExportStyle, Numbers, TokenBounds, TurnCredit, export_session, trained_places
 from ludus.episodes.ledger import Ledger, MaskReason
@@ -42,6 +45,7 @@ Credit = Mapping[str, TurnCredit]
 Members = Sequence[tuple[Episode, Credit]]
 BoundsOf = Callable[[Episode], TokenBounds]
 _NOTHING: Measured = {}
+_NO_PENALTIES: Mapping[str, Floats] = {}
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,6 +76,8 @@ class BuiltBatch:
     """What the algorithm knows after it."""
     staleness: Mapping[int, int]
     """Sampled tokens by how many versions they are older than the weights they train."""
+    reward_kl: RewardKl | None = None
+    """What the divergence from the first weights took off the rewards. None: nothing is taken off for it."""
 
 
 def build_batch(
@@ -88,7 +94,8 @@ def build_batch(
     """
     bounds, groups = _bounds(taken, rules, version), taken.trained
     origins = _origins(taken)
-    credited, known = _advantages(groups, rules, measured, memory)
+    lost = _reward_kl(groups, rules, measured, memory)
+    credited, known = _advantages(groups, rules, measured, memory, lost)
     could_be_trained = _mask_unpaired(credited, rules, bounds)
     by_group = _mask_flat(could_be_trained, rules)
     # a group that teaches nothing counts in the mean all the same: what one of ten teaches moves the weights a tenth
@@ -124,6 +131,7 @@ def build_batch(
         credit=_named_credit(own, taken.discarded),
         memory=known,
         staleness=_staleness(taken.groups, version),
+        reward_kl=lost,
     )
 
 
@@ -225,11 +233,14 @@ def credit_groups(groups: Sequence[Group], rules: BatchRules) -> list[Members]:
 
 
 def _advantages(
-    groups: Sequence[Group], rules: BatchRules, measured: Measured, memory: Memory
+    groups: Sequence[Group], rules: BatchRules, measured: Measured, memory: Memory, lost: RewardKl | None = None
 ) -> tuple[list[Members], Memory]:
     """As `credit_groups`, with the advantages of groups that teach nothing; and what is known after them."""
-    returns = [_returns(group, rules, measured) for group in groups]
+    penalties = _NO_PENALTIES if lost is None else lost.penalties
+    returns = [_returns(group, rules, measured, penalties) for group in groups]
     advantages, known = algorithm_of(rules.algorithm).estimate(returns, memory)
+    if rules.algorithm.reward_kl is not None and lost is not None:
+        known = remember_reward_kl(rules.algorithm.reward_kl, known, lost)
     credited: list[Members] = [
         [
             (episode, _credits(episode, of_group[episode.id], _unused(episode, given)))
@@ -244,27 +255,49 @@ def _members(group: Group) -> list[Episode]:
     return sorted((*group.episodes, *group.demonstrations), key=lambda episode: episode.id)
 
 
-def _returns(group: Group, rules: BatchRules, measured: Measured = _NOTHING) -> GroupReturns:
-    members = tuple(_shaped(each, rules) for each in _members(group))
+def _reward_kl(groups: Sequence[Group], rules: BatchRules, measured: Measured, memory: Memory) -> RewardKl | None:
+    settings = rules.algorithm.reward_kl
+    if settings is None:
+        return None
+    # nothing of the policy's are the likeliest answers, which others are compared with, and what it was shown
+    episodes = (each for group in groups for each in group.episodes if not each.is_greedy)
+    return reward_kl(episodes, measured, estimator=settings.estimator, coef=reward_kl_coef(settings, memory))
+
+
+def _returns(
+    group: Group,
+    rules: BatchRules,
+    measured: Measured = _NOTHING,
+    penalties: Mapping[str, Floats] = _NO_PENALTIES,
+) -> GroupReturns:
+    members = tuple(_shaped(each, rules, penalties) for each in _members(group))
     shaped = replace(group, episodes=members, demonstrations=())
     returns = {each.id: episode_returns(each, rules.turn_discount) for each in shaped.episodes}
-    of_group = {turn_id: measured[turn_id] for turns in returns.values() for turn_id in turns if turn_id in measured}
-    return GroupReturns(shaped, returns, rules.turn_discount, of_group)
+    turn_ids = [turn_id for turns in returns.values() for turn_id in turns]
+    return GroupReturns(
+        shaped,
+        returns,
+        rules.turn_discount,
+        measured={turn_id: measured[turn_id] for turn_id in turn_ids if turn_id in measured},
+        penalties={turn_id: penalties[turn_id] for turn_id in turn_ids if turn_id in penalties},
+    )
 
 
-def _shaped(episode: Episode, rules: BatchRules) -> Episode:
-    """The episode, where the rewards of answers that a return reaches lose what the algorithm takes off for length."""
+def _shaped(episode: Episode, rules: BatchRules, penalties: Mapping[str, Floats]) -> Episode:
+    """The episode, where the rewards of answers that a return reaches lose what the algorithm takes off for length, and
+    these penalties of tokens."""
     overlong = rules.algorithm.overlong
-    if overlong is None:
+    if overlong is None and not penalties:
         return episode
     returns = episode_returns(episode, rules.turn_discount)
-    penalties = {
-        turn.id: overlong_penalty(len(turn.sampled.token_ids), overlong)
+    taken_off = {
+        turn.id: math.fsum(penalties.get(turn.id, ()))
+        + (0.0 if overlong is None else overlong_penalty(len(turn.sampled.token_ids), overlong))
         for turn in episode.session.turns
         if returns[turn.id] is not None
     }
-    taken_off = {id_: episode.rewards.get(id_, 0.0) - penalty for id_, penalty in penalties.items() if penalty}
-    return replace(episode, rewards={**episode.rewards, **taken_off})
+    less = {turn_id: episode.rewards.get(turn_id, 0.0) - lost for turn_id, lost in taken_off.items() if lost}
+    return replace(episode, rewards={**episode.rewards, **less})
 
 
 def episode_returns(episode: Episode, turn_discount: float) -> dict[str, float | None]:

@@ -5,6 +5,7 @@ Knows: clocks, episodes, counters.  Knows not: where metrics go.
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -13,6 +14,7 @@ from time import perf_counter
 
 from ludus.algorithms.measured import Measured
 from ludus.algorithms.pack import Batch
+from ludus.algorithms.reward_kl import RewardKl
 from ludus.episodes.ledger import Ledger
 from ludus.loop.batch import BuiltBatch
 from ludus.loop.memory import peak_rss_mb, rss_mb
@@ -176,12 +178,25 @@ def batch_metrics(built: BuiltBatch) -> dict[str, float]:
         "batch/sequence_tokens": float(batch.num_sequence_tokens),
         "batch/trained_tokens": float(batch.num_trained),
     }
-    metrics |= _value_metrics(batch)
+    metrics |= _value_metrics(batch) | _reward_kl_metrics(built.reward_kl)
     if total:
         metrics["staleness/mean_versions"] = sum(age * count for age, count in ages.items()) / total
         metrics["staleness/max_versions"] = float(max(ages))
         metrics.update({f"staleness/tokens_{age}": float(count) for age, count in ages.items()})
     return metrics
+
+
+def _reward_kl_metrics(lost: RewardKl | None) -> dict[str, float]:
+    """What the divergence from the first weights took off the reward of an episode, and why: nats of a token, and what
+    each of them cost."""
+    if lost is None:
+        return {}
+    whole = math.fsum(each for tokens in lost.penalties.values() for each in tokens)
+    return {
+        "reward_kl/penalty": whole / lost.num_episodes,
+        "reward_kl/token_nats": lost.mean,
+        "reward_kl/coef": lost.coef,
+    }
 
 
 def teacher_metrics(measured: Measured) -> dict[str, float]:

@@ -179,6 +179,8 @@ def _check(algorithm: AlgorithmSettings) -> None:
         )
     if needs.proximal:
         raise ConfigError("rows were sampled by nobody: there is nothing to correct; set algorithm.correction=bypass")
+    if algorithm.reward_kl is not None:
+        raise ConfigError("rows have no reward to take a divergence off; leave out algorithm.reward_kl")
     if algorithm.minibatches > 1:
         raise ConfigError(
             f"algorithm.minibatches={algorithm.minibatches} is of rollouts; rows are taken batch_size at a time"

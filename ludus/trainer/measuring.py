@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable, Mapping
 from contextlib import AbstractContextManager
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from ludus.algorithms.measured import TokenNumbers
@@ -18,6 +19,11 @@ from ludus.errors import InternalError
 
 Measure = Callable[[PackedRow], Tensor]
 """A number of every target of a row, shape (N,), without gradients."""
+
+
+def sampled_logprobs(row: PackedRow) -> Tensor:
+    """As the engine gave them; in float64, which holds them exactly."""
+    return torch.tensor(row.logprobs, dtype=torch.float64)
 
 
 def measure_rows(

@@ -30,7 +30,7 @@ from ludus.trainer.backward import Backward, Rows
 from ludus.trainer.checkpoint import read_state, write_state
 from ludus.trainer.critic import Critic, CriticModel
 from ludus.trainer.forward import RowForward
-from ludus.trainer.measuring import Measure, measure_rows, numbers_by_turn
+from ludus.trainer.measuring import Measure, measure_rows, numbers_by_turn, sampled_logprobs
 from ludus.trainer.metric_means import TokenMeans
 from ludus.trainer.optimizer import MasterOptimizer
 from ludus.trainer.ranks import Ranks, SingleRank
@@ -155,7 +155,10 @@ class ModelTrainer:
 
         batch: over several ranks this rank's own rows.  names: fields of `TokenNumbers`.
         """
-        measures: dict[str, Measure] = {"reference_logprobs": self._backward.reference_logprobs}
+        measures: dict[str, Measure] = {
+            "sampled_logprobs": sampled_logprobs,
+            "reference_logprobs": self._backward.reference_logprobs,
+        }
         if self.critic is not None:
             measures["values"] = self.critic.values
         elif self._backward.shared_critic is not None:
@@ -277,7 +280,7 @@ class ModelTrainer:
             if self.version > 0:
                 raise UserError(
                     f"algorithm {algorithm.name!r} compares with the weights that training began with, and after "
-                    f"{self.version} batches they are gone; set algorithm.kl.beta from the beginning"
+                    f"{self.version} batches they are gone; set the algorithm from the beginning"
                 )
             self._backward.reference = ReferenceWeights(self.model, self.ranks)
         return algorithm

@@ -37,6 +37,15 @@ def test_a_critic_has_its_line() -> None:
     assert shared["critic"].endswith("; 0.5 of it beside the loss, of the policy's states")
 
 
+def test_a_divergence_in_the_reward_has_its_lines() -> None:
+    """What a token costs, and how that moves."""
+    seen = formulas(reward_kl={"coef": 0.1, "estimator": "k2"})
+    assert seen["reward"].startswith("reward - 0.1 * sum over the turn's tokens of d, within 10 either way; d: (log mu")
+    seen = formulas(reward_kl={"coef": 0.1, "target": 0.05})
+    assert seen["reward"].startswith("reward - k * sum") and seen["reward"].endswith("d: log mu - log ref")
+    assert seen["k"] == "0.1, times 1 + clip(KL / 0.05 - 1, -0.2, 0.2) episodes / 10000 after a batch"
+
+
 def test_replay_has_its_line() -> None:
     """With the letter that weighs its tokens."""
     for correction, letter in (("truncate", "c"), ("bypass", "r")):

@@ -257,6 +257,28 @@ def test_remax_plays_a_greedy_member_that_is_not_trained(tiny_model_folder: Path
     assert all("rollout/greedy_reward" in metrics for _, metrics in watcher.steps)
 
 
+def test_what_the_divergence_costs_follows_its_target(tiny_model_folder: Path, tmp_path: Path) -> None:
+    """Nothing at first, where policy and reference are one; then more than a small target, so that each nat costs 1.2
+    times as much after the first batch that moved; a resumed run goes on with it, to equal weights."""
+    lost = {"coef": 0.5, "estimator": "k3", "target": 1e-9, "horizon": 6}  # episodes of a batch
+    algorithm = {"reward_kl": lost, "advantage": {"baseline": "none", "scale": "none"}}
+    optimizer = {"optimizer": {"lr": 1e-2}}
+    alone, parted, watcher = tmp_path / "alone", tmp_path / "parted", Steps()
+    ludus.Trainer(make_config(tiny_model_folder, alone, algorithm=algorithm, trainer=optimizer), ROWS).train(
+        Talker, observer=watcher
+    )
+    for steps in (2, 3):
+        keys = {"algorithm": algorithm, "trainer": optimizer, "total_train_steps": steps}
+        ludus.Trainer(make_config(tiny_model_folder, parted, **keys), ROWS).train(Talker, resume=steps == 3)
+    assert weights_of(parted / "tiny") == weights_of(alone / "tiny")
+    coefs = [metrics["reward_kl/coef"] for _, metrics in watcher.steps]
+    nats = [metrics["reward_kl/token_nats"] for _, metrics in watcher.steps]
+    assert nats[0] == pytest.approx(0.0, abs=1e-6) and nats[1] > 0 and nats[1] != nats[2]
+    for before, after, seen in zip(coefs, coefs[1:], nats, strict=False):
+        assert after == pytest.approx(before * (1 + min(max(seen / 1e-9 - 1, -0.2), 0.2)))
+    assert coefs[0] == 0.5 and watcher.steps[2][1]["reward_kl/penalty"] > 0
+
+
 def test_what_an_algorithm_remembers_outlives_a_stop(tiny_model_folder: Path, tmp_path: Path) -> None:
     """Baselines of roles and the weight of the entropy go on where they stood, to equal weights."""
     entropy = {"target": 100.0, "delta": 0.5, "max": 10.0}

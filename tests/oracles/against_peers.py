@@ -22,13 +22,13 @@ import pytest
 import torch
 from torch import Tensor
 
-from ludus.algorithms import AlgorithmSettings, GroupReturns, LossInputs, algorithm_of
-from ludus.algorithms.base import TokenAdvantages
+from ludus.algorithms import AlgorithmSettings, LossInputs, algorithm_of
+from ludus.algorithms.base import Algorithm
 from ludus.algorithms.measured import Measured, TokenNumbers
 from ludus.algorithms.memory import adapted, remember
 from ludus.algorithms.reward_loss import reward_loss
 from ludus.episodes.graph import SessionGraph
-from ludus.loop.batch import BatchRules, build_batch, episode_returns
+from ludus.loop.batch import BatchRules, build_batch
 from ludus.rollout.pool import TakenGroups
 from ludus.types import Episode, Group, Message, Outcome, Sampled, Sampling, StopReason
 from tests.oracles.cases import CASES, LONGEST, OF_ITS_OWN, Case
@@ -66,6 +66,7 @@ def make_tensors() -> Tensors:
         "logprobs": near(0.25),
         "sampled": near(0.2),
         "reference": near(0.4),
+        "values": torch.rand(shape, generator=random),
     }
 
 
@@ -78,8 +79,8 @@ def compute(case: Case, given: Tensors) -> Tensors:
     seen = (given["entropies"] * given["mask"]).sum() / given["mask"].sum()
     known = remember(settings, {}, {"train/entropy": float(seen)})
     rules = BatchRules(settings, turn_discount=1.0, export_style="concat", row_tokens=64, max_token_age=None)
-    taken, measured = TakenGroups(tuple(groups), ()), taught(groups, given) if algorithm.needs.teacher else {}
-    rows = build_batch(taken, rules, version=0, measured=measured).batch.rows
+    built = build_batch(TakenGroups(tuple(groups), ()), rules, version=0, measured=measure(groups, given, algorithm))
+    rows = built.batch.rows
     # tokens are named by their places in the tensors
     targets = torch.tensor([target for row in rows for target in row.target_ids])
     logprobs, entropies = (given[name].clone().requires_grad_() for name in ("logprobs", "entropies"))
@@ -103,23 +104,18 @@ def compute(case: Case, given: Tensors) -> Tensors:
     )
     loss.backward()
     assert logprobs.grad is not None
-    returns = [
-        GroupReturns(each, {member.id: episode_returns(member, 1.0) for member in each.episodes}, measured=measured)
-        for each in groups
-    ]
-    advantages = [
-        value.mean if isinstance(value, TokenAdvantages) else value or 0.0
-        for group in algorithm.advantages(returns)
-        for member, turns in group.items()
-        if not member.endswith(GREEDY)
-        for value in turns.values()
-    ]
+    advantages, returns = torch.zeros(2, *given["mask"].shape)
+    advantages.view(-1)[targets] = torch.tensor([value for row in rows for value in row.advantages])
+    if "values" in algorithm.needs.measured:
+        returns.view(-1)[targets] = torch.tensor([value for row in rows for value in row.value_targets or ()])
     return {
-        "advantages": torch.tensor(advantages)[:, None] * given["mask"],
+        "advantages": advantages,
+        "returns": returns,
         "loss": loss.detach(),
         "gradient": logprobs.grad,
         "entropy_gradient": torch.zeros_like(entropies) if entropies.grad is None else entropies.grad,
         "entropy_coef": torch.tensor(known.get("entropy/coef", 0.0)),
+        "kl_coef": torch.tensor(built.memory.get("reward_kl/coef", 0.0)),
     }
 
 
@@ -133,11 +129,24 @@ def compute_reward(case: Case, given: Tensors) -> Tensors:
     return {"loss": loss.detach(), "gradient": scores.grad}
 
 
-def taught(groups: list[Group], given: Tensors) -> Measured:
-    """What the reference thinks of each token, beside the policy of now."""
-    gaps = (given["reference"] - given["logprobs"]).flatten()
+def measure(groups: list[Group], given: Tensors, algorithm: Algorithm) -> Measured:
+    """What it asks for: the reference teaches, and the weights that the batch began with count as those that sampled,
+    as they do at verl."""
+    asked = algorithm.needs.measured | ({"teacher_gaps"} if algorithm.needs.teacher else set())
+    every = {
+        "values": given["values"],
+        "sampled_logprobs": given["proximal"],
+        "reference_logprobs": given["reference"],
+        "teacher_gaps": given["reference"] - given["logprobs"],
+    }
     turns = [turn for group in groups for episode in group.episodes for turn in episode.session.turns]
-    return {turn.id: TokenNumbers(teacher_gaps=tuple(gaps[list(turn.sampled.token_ids)].tolist())) for turn in turns}
+    return {
+        turn.id: TokenNumbers(
+            **{name: tuple(every[name].flatten()[list(turn.sampled.token_ids)].tolist()) for name in asked}
+        )
+        for turn in turns
+        if asked
+    }
 
 
 def make_groups(given: Tensors) -> list[Group]:

@@ -99,6 +99,18 @@ ESTIMATORS = (
         named("reinforce_plus_plus_baseline"),
         estimator="reinforce_plus_plus_baseline",
     ),
+    *(
+        replace(
+            verl(
+                f"gae, gamma={gamma}, lam={lam}",
+                named("ppo", advantage={"gamma": gamma, "lam": lam}),
+                estimator="gae",
+                estimator_keys={"gamma": gamma, "lam": lam},
+            ),
+            compared=(*EVERYTHING, "returns"),
+        )
+        for gamma, lam in ((1.0, 1.0), (0.98, 0.9))
+    ),
     verl("pass_at_k", named("pass_at_k"), estimator="grpo_passk", algorithm=UNDIVIDED),
     # no reward but those of the flat group is 0: there alone verl's factor is the paper's
     verl("gpg", named("gpg"), estimator="gpg", loss="gpg"),
@@ -171,6 +183,7 @@ MASKS = (
         trl(
             "truncated answers masked",
             named("grpo", mask_truncated_completions=True),
+            compared=("loss", "gradient"),  # TRL's answers that were cut have advantages, which nothing reads
             loss_type="bnpo",
             mask_truncated_completions=True,
         ),
@@ -282,6 +295,30 @@ DIVERGENCES = (
     ),
     trl("top-entropy tokens", named("grpo", top_entropy=0.4), top_entropy_quantile=0.4),
 )
+
+
+def taken_off(name: str, of_token: str, kind: str = "fixed", **keys: Any) -> Case:
+    """The divergence in the reward."""
+    ours = {"coef": 0.1, "estimator": of_token}
+    adaptive = {"target": 0.05, "horizon": 100}
+    theirs = {"type": kind, "kl_coef": 0.1, "target_kl": 0.05, "horizon": 100}
+    case = verl(
+        f"kl {of_token} in the reward, {name}" + (", adaptive" if kind == "adaptive" else ""),
+        named(name, reward_kl=ours | (adaptive if kind == "adaptive" else {})),
+        reward_kl={"kl_penalty": of_token, "kl_ctrl": theirs},
+        **keys,
+    )
+    return replace(case, compared=(*EVERYTHING, "kl_coef") if kind == "adaptive" else EVERYTHING)
+
+
+IN_THE_REWARD = (
+    *(taken_off("grpo", of_token) for of_token in ("k1", "k2", "k3", "abs")),
+    taken_off("grpo", "k1", "adaptive"),
+    taken_off("rloo", "k1", estimator="rloo"),
+    taken_off("reinforce_plus_plus", "k1", estimator="reinforce_plus_plus"),
+    taken_off("reinforce_plus_plus_baseline", "k1", estimator="reinforce_plus_plus_baseline"),
+    taken_off("ppo", "k1", "adaptive", estimator="gae", estimator_keys={"gamma": 1.0, "lam": 1.0}),
+)
 PREFERENCES = ("loss", "gradient")
 """TRL is given the pairs."""
 PAIRS = (
@@ -301,7 +338,7 @@ PAIRS = (
     trl("orpo", {"name": "orpo", "loss": {"beta": 0.3}}, "orpo", PREFERENCES, beta=0.3),
     trl("reward model", {}, "reward", PREFERENCES, center_rewards_coefficient=0.01),
 )
-CASES = ESTIMATORS + LOSSES + AGGREGATIONS + MASKS + CORRECTIONS + DIVERGENCES + PAIRS
+CASES = ESTIMATORS + LOSSES + AGGREGATIONS + MASKS + CORRECTIONS + DIVERGENCES + IN_THE_REWARD + PAIRS
 
 RIGHT_OR_WRONG = {"rewards": torch.tensor([[1.0], [0.0], [0.0], [0.0]] * 2 + [[0.0]] * 4)}
 OF_ITS_OWN = (

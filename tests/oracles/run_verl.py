@@ -7,13 +7,21 @@ loss, entropy, KL, in the order in which verl's trainer composes them (verl/work
 
 from __future__ import annotations
 
+import inspect
 import sys
 from typing import Any
 
 import torch
 from omegaconf import OmegaConf
-from verl.trainer.ppo.core_algos import agg_loss, get_adv_estimator_fn, get_policy_loss_fn, kl_penalty
+from verl.trainer.ppo.core_algos import (
+    agg_loss,
+    get_adv_estimator_fn,
+    get_kl_controller,
+    get_policy_loss_fn,
+    kl_penalty,
+)
 from verl.trainer.ppo.rollout_corr_helper import compute_rollout_correction_and_rejection_mask
+from verl.utils.torch_functional import masked_mean
 from verl.workers.config import ActorConfig, PolicyLossConfig
 
 Tensors = dict[str, torch.Tensor]
@@ -23,7 +31,7 @@ def answer(case: dict[str, Any], given: Tensors) -> Tensors:
     given = {**given, **case.get("given", {})}
     mask = given["mask"]
     logprobs, entropies = (given[name].clone().requires_grad_() for name in ("logprobs", "entropies"))
-    advantages, _ = estimate(case, given)
+    advantages, returns, kl_coef = estimate(case, given)
     weights, kept = None, mask
     if "correction" in case:
         weights, kept, _ = compute_rollout_correction_and_rejection_mask(
@@ -52,8 +60,8 @@ def answer(case: dict[str, Any], given: Tensors) -> Tensors:
         loss = distilled(case["distillation"], loss, logprobs, given, aggregation, config)
     loss.backward()
     slopes = torch.zeros_like(entropies) if entropies.grad is None else entropies.grad
-    found = {"advantages": advantages * mask, "loss": loss.detach(), "gradient": logprobs.grad}
-    return {**found, "entropy_gradient": slopes}
+    found = {"advantages": advantages * mask, "returns": returns * mask, "kl_coef": torch.tensor(kl_coef)}
+    return {**found, "loss": loss.detach(), "gradient": logprobs.grad, "entropy_gradient": slopes}
 
 
 def distilled(
@@ -74,11 +82,15 @@ def distilled(
     return task + how["coef"] * loss if "coef" in how else loss
 
 
-def estimate(case: dict[str, Any], given: Tensors) -> tuple[torch.Tensor, torch.Tensor]:
+def estimate(case: dict[str, Any], given: Tensors) -> tuple[torch.Tensor, torch.Tensor, float]:
+    """Advantages and returns of tokens, and the coefficient that the next batch's KL has in the reward."""
     mask, rewards = given["mask"], given["rewards"]
     lengths = mask.sum(1)
     at_the_end = torch.zeros_like(given["logprobs"])
     at_the_end[torch.arange(len(mask)), lengths - 1] = rewards.sum(1)
+    kl_coef = 0.0
+    if "reward_kl" in case:
+        at_the_end, kl_coef = penalized(case["reward_kl"], at_the_end, given)
     names = [f"reward{number}" for number in range(rewards.shape[1])]
     keys = {
         "token_level_rewards": at_the_end,
@@ -87,14 +99,27 @@ def estimate(case: dict[str, Any], given: Tensors) -> tuple[torch.Tensor, torch.
         "config": OmegaConf.create({"gamma": 1.0, "gdpo_reward_keys": names, **case.get("algorithm", {})}),
         "non_tensor_batch": dict(zip(names, rewards.T.numpy(), strict=True)),
         "batch": {"prompts": mask[:, :0], "attention_mask": mask},
+        "values": given["values"],
         **case.get("estimator_keys", {}),
     }
     name = case.get("estimator", "grpo")
     if name == "remax":
         keys["reward_baselines"] = given["baselines"][given["group"]]
-    if name in ("grpo", "grpo_vectorized"):
-        del keys["non_tensor_batch"], keys["batch"]
-    return get_adv_estimator_fn(name)(**keys)
+    function = get_adv_estimator_fn(name)
+    accepted = inspect.signature(function).parameters
+    if "kwargs" not in accepted:
+        keys = {key: value for key, value in keys.items() if key in accepted}
+    return *function(**keys), kl_coef
+
+
+def penalized(how: dict[str, Any], rewards: torch.Tensor, given: Tensors) -> tuple[torch.Tensor, float]:
+    """The rewards of tokens less the KL as `apply_kl_penalty` of verl/trainer/ppo/ray_trainer.py takes it off, and the
+    coefficient that the controller has next."""
+    controller, mask = get_kl_controller(OmegaConf.create(how["kl_ctrl"])), given["mask"]
+    kl = kl_penalty(given["proximal"], given["reference"], kl_penalty=how["kl_penalty"]) * mask
+    rewards = rewards - controller.value * kl
+    controller.update(current_kl=masked_mean(kl, mask=mask, axis=-1).mean().item(), n_steps=len(mask))
+    return rewards, float(controller.value)
 
 
 if __name__ == "__main__":

@@ -233,6 +233,23 @@ def test_where_tokens_come_from_is_known_on_several_ranks(team: Team, tiny_model
     assert {name: got[name] for name in expected} == pytest.approx(expected, rel=2e-4, abs=1e-5)
 
 
+def test_what_is_measured_for_a_reward_is_the_same_on_several_ranks(team: Team, tiny_model_folder: Path) -> None:
+    """Logprobs of those that sampled, and of the first weights after a batch has moved them: each turn's at every
+    process alike."""
+    settings: dict[str, Any] = {"algorithm": {"reward_kl": {"coef": 0.1}}}
+    names = {"sampled_logprobs", "reference_logprobs"}
+    alone = whole(tiny_model_folder, **settings)
+    first = alone.measure(batch(), names)
+    alone.train_batch(batch())
+    with sharded(team, tiny_model_folder, 2, **settings) as trainer:
+        trainer.train_batch(batch())
+        got = trainer.measure(batch(), names)
+    assert sorted(got) == sorted(first) == [*range(COUNT)]
+    for number, each in first.items():
+        assert got[number].sampled_logprobs == each.sampled_logprobs
+        assert got[number].reference_logprobs == pytest.approx(each.reference_logprobs, rel=1e-4, abs=1e-4)
+
+
 @pytest.mark.parametrize("moments", ["fp32", "bf16"])
 def test_a_checkpoint_is_read_by_another_number_of_ranks(
     team: Team, tiny_model_folder: Path, tmp_path: Path, moments: str

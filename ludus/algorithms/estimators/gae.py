@@ -53,6 +53,7 @@ def gae_advantages(
     turns that follow it and that a reward reaches, g = the turn discount; nothing follows a leaf. Tokens that cannot be
     trained are passed over, as are turns without any other, whose reward then counts where they stand. So with lam = 1
     A(i) = gamma^(tokens after i in its turn) G(t) - V(i), with the return of the turn.
+    Where tokens cost something, what the reward of the turn lost comes off each of them instead, by token.
     whiten: (A - mean) / sqrt(variance + 1e-8) over all tokens, ddof 1; targets are made of A before.
     Source: GAE (arXiv 1506.02438) eq. 11, 12 and 16; passing over and whitening as verl; by turn as AReaL.
     """
@@ -94,18 +95,26 @@ def _of_episode(
             first = _Step(gain, discount * ahead.advantage)
         else:
             stop = _Step(gain, discount * lam * ahead.advantage)
-            found[turn.id] = _by_token(values, stop, gamma, lam) if unit == "token" else _by_turn(values, stop)
+            found[turn.id] = (
+                _by_token(values, stop, group.penalties.get(turn.id), gamma=gamma, lam=lam)
+                if unit == "token"
+                else _by_turn(values, stop)
+            )
             first = _Step(values[0], found[turn.id].advantages[0])
         follows = None if episode.has_returns else turn.follows
         later.setdefault(follows, []).append(first)
     return found
 
 
-def _by_token(values: Sequence[float], stop: _Step, gamma: float, lam: float) -> TokenAdvantages:
-    """stop: what comes after the last token, discounted."""
+def _by_token(
+    values: Sequence[float], stop: _Step, penalties: Sequence[float] | None, *, gamma: float, lam: float
+) -> TokenAdvantages:
+    """stop: what comes after the last token, discounted.  penalties: what each cost. None: nothing."""
+    costs = [0.0] * len(values) if penalties is None else penalties
+    stop = stop._replace(value=stop.value + math.fsum(costs))
     advantages: list[float] = []
-    for value in reversed(values):
-        advantage = stop.value - value + stop.advantage
+    for value, cost in zip(reversed(values), reversed(costs), strict=True):
+        advantage = stop.value - cost - value + stop.advantage
         advantages.append(advantage)
         stop = _Step(gamma * value, gamma * lam * advantage)
     return _with_targets(values, advantages[::-1], values)

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from itertools import accumulate
+from operator import mul
 from typing import Literal
 
-from ludus.algorithms.base import GroupReturns, Needs, Returns, Rule
+from ludus.algorithms.base import Advantages, GroupReturns, Needs, Rule, TokenAdvantages
 from ludus.algorithms.estimators.group import LEAST_SPREAD, group_advantages
+from ludus.algorithms.measured import Floats
 from ludus.settings import Choice
 
 
@@ -23,37 +26,54 @@ class WhitenedSettings(Choice):
 
 def whitened_advantages(
     groups: Sequence[GroupReturns], *, baseline: Literal["none", "mean"], over: Literal["tokens", "episodes"]
-) -> list[Returns]:
+) -> list[Advantages]:
     """A(m,t) = (x(m,t) - mean of x) / sqrt(variance of x + 1e-8), x = G - b; ddof 1.
 
     over: `episodes` draws an episode of the batch, then one of its turns; `tokens` draws a token.
+    Where tokens cost something and there is no baseline, x is the return from each token on: what the tokens before it
+    in its turn cost does not count.
     What differs from the mean by no more than rounding is 0. Source: REINFORCE++ (arXiv 2501.03262) eq. 6 and 7, over
-    tokens.
+    tokens; the return of a token as verl's `compute_reinforce_plus_plus_outcome_advantage`.
     """
-    centered = [
-        GroupReturns(each.group, advantages)
-        for each, advantages in zip(groups, group_advantages(groups, baseline=baseline, scale="none"), strict=True)
-    ]
-    weighed: list[tuple[float, float]] = []
-    for each in centered:
-        lengths = each.lengths() if over == "tokens" else {}
-        num_turns = {
-            member: sum(value is not None for value in turns.values()) for member, turns in each.returns.items()
-        }
-        weighed += [
-            (lengths[member, turn_id] if over == "tokens" else 1 / num_turns[member], value)
-            for member, turn_id, value in each.known()
-        ]
-    total = math.fsum(weight for weight, _ in weighed) or 1.0
-    mean = math.fsum(weight * value for weight, value in weighed) / total
-    variance = math.fsum(weight * (value - mean) ** 2 for weight, value in weighed) / max(total - 1, 1)
+    centered = group_advantages(groups, baseline=baseline, scale="none")
+    columns: list[dict[tuple[str, str], Floats]] = []
+    weights: list[float] = []
+    values: list[float] = []
+    for each, of_group in zip(groups, centered, strict=True):
+        columns.append({})
+        lengths = each.lengths()
+        for member, turns in of_group.items():
+            known = {turn_id: value for turn_id, value in turns.items() if value is not None}
+            for turn_id, value in known.items():
+                costs = each.penalties.get(turn_id, ()) if baseline == "none" else ()
+                column = tuple(value + before for before in accumulate(costs[:-1], initial=0.0))
+                columns[-1][member, turn_id] = column
+                weight = lengths[member, turn_id] if over == "tokens" else 1 / len(known)
+                weights += [weight / len(column)] * len(column)
+                values += column
+    total = math.fsum(weights) or 1.0
+    mean = math.fsum(map(mul, weights, values)) / total
+    variance = math.fsum(w * (value - mean) ** 2 for w, value in zip(weights, values, strict=True)) / max(total - 1, 1)
     divisor = math.sqrt(variance + 1e-8)
     nothing = LEAST_SPREAD * max((abs(value) for each in groups for _, _, value in each.known()), default=0.0)
 
-    def whitened(_member: str, _turn: str, value: float) -> float:
+    def whitened(value: float) -> float:
         return 0.0 if abs(value - mean) <= nothing else (value - mean) / divisor
 
-    return [each.map(whitened) for each in centered]
+    def of_turn(each: GroupReturns, turn_id: str, column: Floats) -> float | TokenAdvantages:
+        made = tuple(map(whitened, column))
+        return TokenAdvantages(made) if baseline == "none" and turn_id in each.penalties else made[0]
+
+    return [
+        {
+            member: {
+                turn_id: None if value is None else of_turn(each, turn_id, column[member, turn_id])
+                for turn_id, value in turns.items()
+            }
+            for member, turns in each.returns.items()
+        }
+        for each, column in zip(groups, columns, strict=True)
+    ]
 
 
 WHITENED = Rule(

@@ -53,6 +53,7 @@ _DIVERGENCES = {
     **dict.fromkeys((("k3", False), ("low_var_kl", False)), "forward"),
 }
 """By loss_mode and use_policy_gradient the divergence whose gradient that is."""
+_IN_REWARD, _PENALTY, _CONTROLLER = "algorithm.use_kl_in_reward", "algorithm.kl_penalty", "algorithm.kl_ctrl."
 _TABLE = keys.keys_beside(__file__)
 
 
@@ -126,6 +127,23 @@ def _distillation(_value: Any, given: Given) -> Meaning:
     return Meaning("taken", ours={**ours, "algorithm.distillation.weight": given.get(_WEIGHT, 1.0)})
 
 
+def _reward_kl(_value: Any, given: Given) -> Meaning:
+    """The penalty and its controller; verl's defaults where nothing is given."""
+    if not given.get(_IN_REWARD):
+        return Meaning("not needed", "no KL is taken off the reward")
+    estimate = _TABLE[_PENALTY](given.get(_PENALTY, "kl"), given)
+    if estimate.fate == "left out":
+        return estimate
+    ours = {"coef": given.get(_CONTROLLER + "kl_coef", 0.001)}
+    if (kind := given.get(_CONTROLLER + "type", "fixed")) == "adaptive":
+        ours["target"] = given.get(_CONTROLLER + "target_kl", 0.1)
+        ours["horizon"] = given.get(_CONTROLLER + "horizon", 10000)
+    elif kind != "fixed":
+        return Meaning("left out", f"kl_ctrl.type={kind!r} is not available here; there are fixed, adaptive")
+    own = {f"algorithm.reward_kl.{name}": each for name, each in ours.items()}
+    return Meaning("taken", ours={**own, **estimate.ours})
+
+
 def _clamped(value: Any, given: Given) -> Meaning:
     if value is None or not given.get(_TEACHER + "enabled"):
         return Meaning("not needed", "nothing is clamped")
@@ -170,6 +188,10 @@ KEYS: Table = {
         _distillation,
     ),
     _DISTILLED + "loss_max_clamp": _clamped,
+    **dict.fromkeys(
+        (_IN_REWARD, _PENALTY, *(_CONTROLLER + name for name in ("type", "kl_coef", "target_kl", "horizon"))),
+        _reward_kl,
+    ),
 }
 _ROOTS = ("actor_rollout_ref", "data", "custom_reward_function", "reward_model", "distillation", "global_profiler")
 """Names that nothing here has at the top: a key below them that is not in the table has no counterpart."""

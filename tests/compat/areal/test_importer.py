@@ -148,7 +148,7 @@ def test_the_ratio_is_to_whom_it_was() -> None:
         ({"use_cispo_loss": True, "eps_clip": 0.2}, {"loss": {"kind": "cispo", "clip_low": 0.2, "clip_high": 0.2}}),
         (
             {"eps_clip": 0.2, "kl_ctl": 0.1, "kl_estimator": "k1"},
-            {"kl": {"beta": 0.1, "estimator": "k1"}},
+            {"reward_kl": {"coef": 0.1, "estimator": "k1"}},
         ),
         (
             {

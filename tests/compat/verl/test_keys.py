@@ -136,6 +136,15 @@ _TAUGHT = ("distillation.enabled=True", "distillation.teacher_models.teacher_mod
             {"overlong": {"tokens": 4, "penalty_factor": 0.5, "max_tokens": 16}},
         ),
         (["reward_model.overlong_buffer.enable=False", "reward_model.overlong_buffer.len=4"], {}),
+        (
+            ["algorithm.use_kl_in_reward=True", "algorithm.kl_penalty=low_var_kl"],
+            {"reward_kl": {"coef": 0.001, "estimator": "k3"}},
+        ),
+        (
+            ["algorithm.use_kl_in_reward=True", "algorithm.kl_ctrl.type=adaptive", "algorithm.kl_ctrl.kl_coef=0.2"],
+            {"reward_kl": {"coef": 0.2, "estimator": "k1", "target": 0.1, "horizon": 10000}},
+        ),
+        (["algorithm.use_kl_in_reward=False", "algorithm.kl_ctrl.kl_coef=0.2", "algorithm.kl_penalty=full"], {}),
         ([f"{_ACTOR}.use_kl_loss=False", f"{_ACTOR}.kl_loss_coef=0.01", f"{_ACTOR}.entropy_coeff=0"], {}),
         ([f"{_ACTOR}.clip_ratio=0.1", f"{_ACTOR}.clip_ratio_high=0.3"], {"loss": {"clip_low": 0.1, "clip_high": 0.3}}),
         ([f"{_ACTOR}.entropy_coeff=0.01"], {"entropy": {"coef": 0.01}}),
@@ -176,6 +185,11 @@ def test_an_algorithm_of_verl_is_ours(theirs: list[str], ours: dict[str, Any]) -
 @pytest.mark.parametrize(
     ("overrides", "message"),
     [
+        (
+            ["algorithm.use_kl_in_reward=True", "algorithm.kl_penalty=full"],
+            "'full' is not available here; there are kl, ",
+        ),
+        (["algorithm.use_kl_in_reward=True", "algorithm.kl_ctrl.type=pid"], "there are fixed, adaptive"),
         (["actor_rollout_ref.rollout.mode=sync"], "mode='sync' is not possible: it is 'async' here"),
         (["actor_rollout_ref.rollout.temprature=1"], "no counterpart here .*did you mean .*rollout.temperature"),
         (

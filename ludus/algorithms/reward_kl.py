@@ -1,0 +1,82 @@
+"""The divergence from the weights that training began with, taken off the rewards token by token.
+
+Knows: logprobs of tokens that were measured, episodes.  Knows not: what credit makes of the rewards, tensors.
+Glossary: mu the policy that sampled, ref the weights that training began with.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from statistics import fmean
+
+import pydantic
+
+from ludus.algorithms.measured import Floats, Measured
+from ludus.algorithms.metrics import KlEstimator, kl_of_token
+from ludus.settings import Idle, Settings
+from ludus.types import Episode
+
+# A token whose estimate is beyond this is broken, and must not drown the rewards of a batch. Source: AReaL, OpenRLHF.
+LARGEST_ESTIMATE = 10.0
+MEASURED = frozenset({"sampled_logprobs", "reference_logprobs"})
+"""What it is made of."""
+
+
+class RewardKlSettings(Settings):
+    """The KL divergence to the weights that training began with, in the reward."""
+
+    coef: float = pydantic.Field(gt=0)
+    """How much a nat takes off the reward; with a target, the first of them."""
+    estimator: KlEstimator = "k1"
+    """How it is estimated from each token."""
+    target: float | None = pydantic.Field(default=None, gt=0)
+    """Nats of a token: after each batch `coef` rises if there were more, else it falls. None: it stays."""
+    horizon: int = pydantic.Field(default=10000, ge=1)
+    """Episodes in which it changes by at most 20 %."""
+
+    def idle(self) -> list[Idle]:
+        return [Idle("horizon", "target is not set")] if self.target is None and self.is_set("horizon") else []
+
+
+@dataclass(frozen=True, slots=True)
+class RewardKl:
+    """What is taken off the rewards of a batch."""
+
+    penalties: Mapping[str, Floats]
+    """By turn id: of each token that was measured, in their order."""
+    coef: float
+    mean: float
+    """Over episodes, of the mean over their tokens; nats."""
+    num_episodes: int
+    """That have tokens which were measured."""
+
+
+def reward_kl(
+    episodes: Iterable[Episode], measured: Measured, *, estimator: KlEstimator, coef: float
+) -> RewardKl | None:
+    """coef times the estimate of KL(mu || ref) of each token, within 10 nats either way. None: nothing was measured.
+
+    Source: Ziegler et al. (arXiv 1909.08593) sec. 2.1; by token as verl's `apply_kl_penalty` and AReaL.
+    """
+    estimates: dict[str, Floats] = {}
+    means: list[float] = []
+    for episode in episodes:
+        of_turns = {
+            turn.id: _estimates(measured[turn.id].sampled_logprobs, measured[turn.id].reference_logprobs, estimator)
+            for turn in episode.session.turns
+            if turn.id in measured
+        }
+        if of_turns:
+            estimates |= of_turns
+            means.append(fmean(each for tokens in of_turns.values() for each in tokens))
+    if not means:
+        return None
+    penalties = {turn_id: tuple(coef * each for each in tokens) for turn_id, tokens in estimates.items()}
+    return RewardKl(penalties, coef, fmean(means), len(means))
+
+
+def _estimates(sampled: Floats | None, reference: Floats | None, estimator: KlEstimator) -> Floats:
+    assert sampled is not None and reference is not None, "an algorithm that needs a reference gets its logprobs"
+    found = (kl_of_token(mu - ref, estimator) for mu, ref in zip(sampled, reference, strict=True))
+    return tuple(max(min(each, LARGEST_ESTIMATE), -LARGEST_ESTIMATE) for each in found)
