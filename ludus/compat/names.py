@@ -104,7 +104,7 @@ class Table:
             hint = f"; did you mean {best[0]!r}?" if best else f"; {there} has {_listed(known)}"
         # Named without our prefix: `from m import x` would swallow an error that names m.x.
         return ModuleNotFoundError(
-            f"{self.family}.{path} is not here{hint} All that is: docs/coming-from-{self.family}.md",
+            f"{self.family}.{path} is not here{hint} All that is: {page(self.family)}",
             name=f"{self.family}.{path}",
         )
 
@@ -199,6 +199,11 @@ def load(target: str) -> Any:
 def hint(reference: str) -> str:
     """What to add to an error about an import string that names an original. Empty: it names none."""
     return f"; here it is 'ludus.compat.{reference}'" if reference.partition(".")[0] in FAMILIES else ""
+
+
+def page(family: str) -> str:
+    """Where everything of a family is told."""
+    return f"docs/coming-from-{'areal-queues' if family == 'realhf' else family}.md"
 
 
 def here(reference: Any) -> Any:

@@ -30,3 +30,11 @@ def load_hf_tokenizer(model_name_or_path: str, fast_tokenizer: bool = True, padd
     if tokenizer.pad_token_id is None:
         tokenizer.pad_token_id = tokenizer.eos_token_id
     return tokenizer
+
+
+def apply_chat_template(
+    tokenizer: Any, messages: list[dict[str, Any]], *, tokenize: bool = True, **kwargs: Any
+) -> list[int] | str:
+    """A conversation in the tokenizer's template: token ids, or with `tokenize=False` its text."""
+    text: str = tokenizer.apply_chat_template(messages, tokenize=False, **kwargs)
+    return list(tokenizer.encode(text, add_special_tokens=False)) if tokenize else text

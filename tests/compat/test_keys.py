@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
+import re
+import tomllib
+from collections.abc import Iterator, Mapping
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+import ludus.compat
+from ludus.compat.config import Config
 from ludus.compat.keys import Meaning, Table, fixed, left_out, meaning_of, not_needed, renamed, to
 from ludus.errors import ConfigError
+from ludus.settings import parse_override, with_value
 
 TABLE: Table = {
     "a.size": to("model.size", "engine.size", convert=lambda value: value if value > 0 else None),
@@ -59,3 +66,46 @@ def test_what_cannot_be_is_named(data: dict[str, Any], said: str) -> None:
     """Another value than the one here, an unknown key of the family's, and a key under two names."""
     with pytest.raises(ConfigError, match=said):
         renamed(TABLE, data, "verl", ("z",))
+
+
+FILES = sorted(Path(ludus.compat.__path__[0]).glob("*/keys.toml"))
+_KEY = re.compile(r"(?<![\w./-])([a-z_]+(?:\.[a-z_]+)+)(?![\w/(*]|\.[a-z])")
+"""A dotted name in a sentence; files, calls and patterns are none."""
+
+
+def texts(value: Any) -> Iterator[str]:
+    """What the tables say to a person: reasons that head names, notes, and what else there is."""
+    for key, each in value.items() if isinstance(value, Mapping) else ():
+        if key in ("note", "otherwise"):
+            yield each
+        else:
+            yield from texts(each)
+
+
+@pytest.mark.parametrize("file", FILES, ids=lambda file: file.parent.name)
+def test_a_hint_names_keys_that_are_there(file: Path) -> None:
+    """Of Ludus, or of the family itself: a hint that leads nowhere is worse than none."""
+    read = tomllib.loads(file.read_text(encoding="utf-8"))
+    said = [*texts(read), *read.get("left_out", {}), *read.get("not_needed", {})]
+    theirs = {name for text in _strings(read) for name in text.split()}
+    sections = set(Config.model_fields)
+    for text in said:
+        for name in _KEY.findall(text):
+            if name.partition(".")[0] in sections and name not in theirs:
+                assert _is_key(name), f"{text!r} names {name}, which is no key"
+
+
+def _strings(value: Any) -> Iterator[str]:
+    for key, each in value.items() if isinstance(value, Mapping) else ():
+        yield str(key)
+        yield from [each] if isinstance(each, str) else _strings(each)
+
+
+def _is_key(name: str) -> bool:
+    """Whether Ludus knows it: what is wrong about a value that nothing can be is not that nobody knows the key."""
+    path, _ = parse_override(f"{name}=0")
+    try:
+        Config(**with_value({}, path, object(), whole=name))
+    except ConfigError as error:
+        return "unknown key" not in str(error)
+    return True

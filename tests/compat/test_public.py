@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from ludus.compat.names import HERE, Table
+from ludus.compat.names import HERE, Table, page
 from tests.compat.public import FOLDER, public_names, read
 from tests.docs.pages import DOCS
 
@@ -44,7 +44,7 @@ def page_of(family: str) -> str:
 
 
 def docs_of(family: str) -> Path:
-    return DOCS / f"coming-from-{'areal' if family == 'realhf' else family}.md"
+    return DOCS.parent / page(family)
 
 
 def renewed(family: str) -> str:
@@ -86,7 +86,7 @@ def test_what_is_refused_says_why(family: str) -> None:
         module, _, last = f"{HERE}.{family}.{name}".rpartition(".")
         with pytest.raises(ImportError) as raised:
             exec(f"from {module} import {last}", {})
-        assert why in str(raised.value) and f"docs/coming-from-{family}.md" in str(raised.value)
+        assert why in str(raised.value) and page(family) in str(raised.value)
 
 
 @pytest.mark.parametrize("family", FAMILIES)

@@ -19,8 +19,8 @@ _SUFFIXES = (".parquet", ".jsonl", ".json", ".csv")
 _PICTURES = ("clevr_count_70k", "geometry3k", "virl39k")
 _TRAINED_ELSEWHERE = {
     "sft": "supervised training is ludus.train_supervised(config, rows, folder)",
-    "rw": "reward models are trained by `ludus train` with preferences; see docs/trainer.md",
-    "dpo": "preferences are trained by `ludus train`; see docs/trainer.md",
+    "rw": "reward models are trained by ludus.train_reward_model(config, rows, folder)",
+    "dpo": "preferences are trained by ludus.train_preferences(config, rows, folder)",
 }
 _BOXED = "\nPlease put your final answer within \\boxed{}."
 

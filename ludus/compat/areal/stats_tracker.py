@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -37,6 +37,16 @@ class EpisodeNumbers:
             yield
         finally:
             self.scalar(**{f"{key}_s": time.perf_counter() - started_at})
+
+
+def scalar(**values: Any) -> None:
+    """Adds numbers, by name."""
+    get().scalar(**values)
+
+
+def record_timing(key: str) -> AbstractContextManager[None]:
+    """Adds the seconds that the block takes, as `KEY_s`."""
+    return get().record_timing(key)
 
 
 def get(name: str = "") -> EpisodeNumbers:
