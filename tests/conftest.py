@@ -30,6 +30,7 @@ LONGEST = (
     "tests/checks/verify/test_ranks.py",
     "tests/trainer/test_sharded.py",
     "tests/checks/verify/test_resume.py",
+    "tests/checks/verify/test_signals.py",
     "tests/cluster/serve/test_two_machines.py",
     "tests/cluster/test_workers.py",
     "tests/runs/exporters/in_browser.py",

@@ -105,6 +105,7 @@ BEYOND_SEAMS = {
         "engines and servers that are scripted": "engines.scripted episodes.recorder processes.notifier",
         "the doctor looks at templates, parsers and tokens": "text.*",
         "how long and how much": "loop.memory loop.observer runs.metrics",
+        "what a run that was ended has saved": "loop.checkpoint loop.interrupt runs.folder",
     },
     "cli": {
         "runs are shown": (

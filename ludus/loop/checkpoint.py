@@ -107,6 +107,21 @@ def save_checkpoint(
     return saved
 
 
+def save_whole(folder: Path, save: Callable[[Path], object]) -> None:
+    """Have a folder written under another name, and give it its own when all of it is there.
+
+    What had the name before has it until then.
+    """
+    draft, before = (folder.with_name(f"{prefix}{folder.name}") for prefix in (_DRAFT, ".before-"))
+    for left in (draft, before):
+        shutil.rmtree(left, ignore_errors=True)
+    save(draft)
+    if folder.exists():
+        folder.rename(before)
+    draft.rename(folder)
+    shutil.rmtree(before, ignore_errors=True)
+
+
 def update_checkpoint(root: Path, progress: RunProgress) -> None:
     """Write what was counted since into the checkpoint of the progress' step, if there is one.
 

@@ -8,6 +8,7 @@ end of its terminal (nohup) finds it so.
 
 from __future__ import annotations
 
+import _thread
 import asyncio
 import logging
 import os
@@ -20,6 +21,10 @@ logger = logging.getLogger(__name__)
 
 END_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 """Ctrl-C; Kubernetes, systemd, Docker and Slurm; a terminal or a connection that closes."""
+
+
+_AGAIN_S = 5.0
+"""Longer than an interpreter with torch in it takes to leave."""
 
 
 def is_heard(number: signal.Signals) -> bool:
@@ -36,6 +41,7 @@ class Interrupts:
         self._event: asyncio.Event | None = None
         self._previous: dict[signal.Signals, Any] = {}
         self._terminals: list[int] = []
+        self._again = threading.Timer(_AGAIN_S, _thread.interrupt_main)
         self.signal: signal.Signals | None = None
         """That asked to leave. None: none did."""
 
@@ -47,6 +53,7 @@ class Interrupts:
         return self
 
     def __exit__(self, *_: object) -> None:
+        self._again.cancel()
         for number, handler in self._previous.items():
             signal.signal(number, handler)
 
@@ -77,6 +84,11 @@ class Interrupts:
             logger.warning("%s: saving a checkpoint, then leaving; interrupt again to leave at once", name)
             self.request()
         elif number != signal.SIGHUP:  # a terminal that closes may say so twice, and systemd after SIGTERM
+            # A library that is being loaded, or a callback from C, may swallow the exception: it comes again.
+            self._again.cancel()
+            self._again = threading.Timer(_AGAIN_S, _thread.interrupt_main, (number,))
+            self._again.daemon = True
+            self._again.start()
             raise KeyboardInterrupt
 
     def _forget_terminals(self) -> None:

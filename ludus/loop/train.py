@@ -25,7 +25,7 @@ from ludus.engines.base import Engine
 from ludus.episodes.ledger import Ledger
 from ludus.errors import LudusError
 from ludus.loop.batch import BatchRules, account_unused, can_teach, make_group_filter
-from ludus.loop.checkpoint import RunProgress, save_checkpoint, update_checkpoint
+from ludus.loop.checkpoint import RunProgress, save_checkpoint, save_whole, update_checkpoint
 from ludus.loop.commit import own_commit
 from ludus.loop.evaluate import EvalPlan, Evaluation, account_evaluated, evaluate
 from ludus.loop.interrupt import Interrupts
@@ -162,7 +162,7 @@ async def train(components: RunComponents, plan: TrainPlan, start: RunProgress) 
         model = None if stopped_by == INTERRUPT else components.store.folder / "model"
         if model is not None:
             components.observer.on_phase("saving the model")
-            await work.run(components.save_model, model)
+            await work.run(save_whole, model, components.save_model)
             if plan.eval_settings.after and run.evaluated_step != run.progress.step:
                 await _evaluate(components, plan, run)
     run.ledger.check()

@@ -20,7 +20,7 @@ from typing import Any
 import pytest
 
 import ludus
-from ludus.checks.verify.resume import LettersAgent
+from ludus.checks.verify.training import LettersAgent
 from ludus.cli.app import run as run_command
 from ludus.config import Config
 from ludus.errors import UserError

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -15,6 +16,7 @@ from ludus.loop.checkpoint import (
     drop_trainer,
     latest_checkpoint,
     save_checkpoint,
+    save_whole,
     set_aside_later,
     whole_checkpoint,
 )
@@ -97,6 +99,26 @@ DAMAGES = {
     "empty": lambda path: os.truncate(path, 0),
     "foreign": lambda path: path.write_text('{"is": "of another program"}'),
 }
+
+
+def test_a_folder_is_written_as_a_whole(tmp_path: Path) -> None:
+    """What broke off leaves the folder as it was, and nothing in the way of the next."""
+
+    def breaks_off(folder: Path) -> None:
+        write("half", folder)
+        raise OSError(28, "No space left on device")
+
+    def write(text: str, folder: Path) -> None:
+        folder.mkdir()
+        (folder / "weights.txt").write_text(text)
+
+    save_whole(tmp_path / "model", partial(write, "first"))
+    with pytest.raises(OSError, match="No space"):
+        save_whole(tmp_path / "model", breaks_off)
+    assert (tmp_path / "model" / "weights.txt").read_text() == "first"
+    save_whole(tmp_path / "model", partial(write, "second"))
+    assert [path.name for path in tmp_path.iterdir()] == ["model"]
+    assert (tmp_path / "model" / "weights.txt").read_text() == "second"
 
 
 @pytest.mark.parametrize("name", ["progress.json", "trainer/weights.txt", "trainer/critic/weights.txt"])

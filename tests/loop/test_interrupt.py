@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import signal
 import threading
+import time
 
 import pytest
 
@@ -37,6 +39,18 @@ def test_the_end_of_a_terminal_never_leaves_at_once() -> None:
         for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGHUP):
             signal.raise_signal(number)
         assert interrupts.signal == signal.SIGTERM
+
+
+def test_who_swallows_the_second_hears_it_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Until the block is left: a library that is being loaded may catch everything."""
+    monkeypatch.setattr("ludus.loop.interrupt._AGAIN_S", 0.01)
+    with Interrupts():
+        signal.raise_signal(signal.SIGTERM)
+        with contextlib.suppress(KeyboardInterrupt):
+            signal.raise_signal(signal.SIGTERM)
+        for _ in range(2):
+            with pytest.raises(KeyboardInterrupt):
+                time.sleep(5)
 
 
 def test_nohup_stays() -> None:

@@ -6,46 +6,23 @@ The runs are `ludus train` in processes of their own, and the kill is SIGKILL.
 
 from __future__ import annotations
 
-import hashlib
-import json
-import os
 import random
-import subprocess
-import sys
 import tempfile
 import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
-import yaml
-
+from ludus.checks.verify.training import EPISODES_A_STEP, Training, digest, write_run
 from ludus.checks.verify.verdict import MODEL, Verdict
-from ludus.errors import BackendError, UserError
+from ludus.errors import UserError
 from ludus.models.resolve import resolve_model
 from ludus.runs.codec import encode_episode
 from ludus.runs.store import RunStore
 from ludus.types import Episode
 
 _POLL_S = 0.02
-_NUM_ROWS = 12
-_GROUPS, _MEMBERS = 2, 4
-
-
-class LettersAgent:
-    """Asks twice; what pays is a reply with many different letters."""
-
-    async def run(self, data: Mapping[str, Any], *, base_url: str, http_client: Any) -> dict[str, float]:
-        messages = [{"role": "user", "content": data["question"]}]
-        rewards = {}
-        for follow_up in ("And why?", ""):
-            answer = (await http_client.post(base_url + "/chat/completions", json={"messages": messages})).json()
-            text = answer["choices"][0]["message"]["content"] or ""
-            rewards[answer["id"]] = len(set(text)) / 10.0
-            messages += [{"role": "assistant", "content": text}, {"role": "user", "content": follow_up}]
-        return rewards
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,12 +73,12 @@ def verify_resume(
     with tempfile.TemporaryDirectory(prefix="ludus-resume-") as scratch:
         folder = Path(scratch)
         trained = {"algorithm": {"name": algorithm}, "trainer": {"ranks": ranks, "optimizer": {"lr": 1e-4}}}
-        _write_run(folder, resolve_model(model).resolve(), seed, steps, trained)
-        _Training(folder, "alone").finish()
-        seen = _kill_at(_Training(folder, "killed"), folder / "runs" / "killed", kill_at_step, random.Random(seed))
+        write_run(folder, resolve_model(model).resolve(), seed, steps, trained)
+        Training(folder, "alone").finish()
+        seen = _kill_at(Training(folder, "killed"), folder / "runs" / "killed", kill_at_step, random.Random(seed))
         with RunStore.open(folder / "runs" / "killed") as store:
             before = [*store.episodes()]
-        _Training(folder, "killed", "--resume").finish()
+        Training(folder, "killed", "--resume").finish()
         with RunStore.open(folder / "runs" / "killed") as store:
             after = [*store.episodes()]
             steps_resumed = len(store.metrics())
@@ -116,57 +93,13 @@ def verify_resume(
             tokens_before_kill=sum(episode.session.num_sampled_tokens for episode in before),
             tokens_lost=_tokens_lost(seen, before, after),
             steps_resumed=steps_resumed,
-            weights_equal=_digest(folder / "runs" / "alone") == _digest(folder / "runs" / "killed"),
+            weights_equal=digest(folder / "runs" / "alone") == digest(folder / "runs" / "killed"),
         )
 
 
-def _write_run(folder: Path, model: Path, seed: int, steps: int, trained: Mapping[str, Any]) -> None:
-    """The rows and the configuration of the run. trained: keys that say how."""
-    rows = [{"question": f"What do you know about the number {number}?"} for number in range(_NUM_ROWS)]
-    config = {
-        "run_root": str(folder / "runs"),
-        "seed": seed,
-        "model": {"path": str(model)},
-        "workflow": f"{__name__}:{LettersAgent.__name__}",
-        "train_dataset": {"path": str(folder / "rows.jsonl"), "batch_size": _GROUPS},
-        "gconfig": {"n_samples": _MEMBERS, "max_new_tokens": 8},
-        **trained,
-        "rollout": {"max_head_offpolicyness": 0},
-        "checkpoint": {"every_steps": 1},
-        "total_train_steps": steps,
-    }
-    (folder / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
-    (folder / "run.yaml").write_text(yaml.safe_dump(config), encoding="utf-8")
-
-
-class _Training:
-    """`ludus train` in a process of its own."""
-
-    def __init__(self, folder: Path, name: str, *options: str) -> None:
-        self._log = folder / f"{name}{''.join(options)}.log"
-        command = [sys.executable, "-m", "ludus", "train", str(folder / "run.yaml"), f"name={name}", *options]
-        # The package must be found from the scratch folder as it is found here.
-        paths = os.pathsep.join(path for path in (str(Path(__file__).parents[3]), os.environ.get("PYTHONPATH")) if path)
-        env = {**os.environ, "PYTHONPATH": paths}
-        with self._log.open("wb") as output:
-            self.popen = subprocess.Popen(command, stdout=output, stderr=subprocess.STDOUT, cwd=folder, env=env)
-
-    def finish(self) -> None:
-        if self.popen.wait() != 0:
-            raise self.failed(f"a run of the check failed with exit code {self.popen.returncode}")
-
-    def kill(self) -> None:
-        self.popen.kill()
-        self.popen.wait()
-
-    def failed(self, words: str) -> BackendError:
-        last = self._log.read_text(encoding="utf-8", errors="replace").splitlines()[-12:]
-        return BackendError("\n".join([f"{words}:", *last]))
-
-
-def _kill_at(training: _Training, run: Path, step: int, rng: random.Random) -> list[str]:
+def _kill_at(training: Training, run: Path, step: int, rng: random.Random) -> list[str]:
     """Ids of the episodes that were in the record when the kill came, in the middle of the step."""
-    wanted = rng.randint(1, _GROUPS * _MEMBERS)
+    wanted = rng.randint(1, EPISODES_A_STEP)
     try:
         while training.popen.poll() is None:
             rows: Sequence[Mapping[str, object]] = []
@@ -188,15 +121,3 @@ def _tokens_lost(seen: Sequence[str], before: Sequence[Episode], after: Sequence
     lost = Counter(encode_episode(episode) for episode in before) - held
     counts = {encode_episode(episode): episode.session.num_sampled_tokens for episode in before}
     return missing + sum(counts[key] * count for key, count in lost.items())
-
-
-def _digest(run: Path) -> str:
-    """Of all weights that the run saved, and of all that its checkpoints hold of the trainer."""
-    digest = hashlib.sha256()
-    files = sorted((run / "model").glob("*.safetensors"))
-    state = sorted((run / "checkpoints").glob("*/trainer/**/*.safetensors"))
-    if not files or not state:
-        raise BackendError(f"the run {run.name!r} of the check saved no weights")
-    for file in [*files, *state]:
-        digest.update(file.read_bytes())
-    return digest.hexdigest()

@@ -1,0 +1,302 @@
+"""A run that is asked to end, in each of its phases: what it leaves with, what it has saved, and that it goes on.
+
+Knows: processes, signals, run folders.  Knows not: what happens inside a run.
+The runs are `ludus train` in processes of their own. Their agent and their loss wait where the check closes a gate; a
+process that writes a folder is stopped in the middle, and told while it stands still.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import shutil
+import signal
+import tempfile
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from ludus.checks.verify.training import LettersAgent, Training, digest, write_run
+from ludus.checks.verify.verdict import MODEL, OnDone, Verdict, ignore
+from ludus.loop.checkpoint import latest_checkpoint
+from ludus.loop.interrupt import END_SIGNALS
+from ludus.models.resolve import resolve_model
+from ludus.runs.folder import read_metrics
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from ludus.algorithms.base import LossInputs
+
+PHASES = ("set-up", "rollout", "step", "checkpoint", "evaluation", "export")
+_STEPS = 4
+_HEARD = "saving a checkpoint, then leaving"
+_POLL_S = 0.0005
+"""A checkpoint of the smallest model is written in some 10 ms."""
+_HELD_S = 120.0
+"""Longer than any wait of the check, so that nobody waits for an agent or a loss that hangs."""
+_LEAVES_S = 60.0
+"""Saving the default model takes seconds on a slow disk."""
+_AT_ONCE_S = 20.0
+"""An interpreter with torch in it ends within two seconds, on a busy machine too; an interrupt that a library swallows
+comes again after five."""
+_TRIES = 5
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """A signal, told once or twice in one phase of a run."""
+
+    phase: str
+    signal: signal.Signals
+    times: int
+
+    @property
+    def name(self) -> str:
+        return f"{self.phase}-{self.signal.name}-{self.times}"
+
+    @property
+    def is_at_once(self) -> bool:
+        """The run is to leave without saving: a terminal that closes says so twice and is heard once."""
+        return self.times == 2 and self.signal != signal.SIGHUP
+
+    @property
+    def codes(self) -> tuple[int, ...]:
+        """With which it may leave. Who is done before the second signal comes leaves as after the first; a run whose
+        model is being written is done."""
+        once = 0 if self.phase == "export" or self.signal == signal.SIGINT else 128 + self.signal
+        return (130, once, 128 + self.signal) if self.is_at_once else (once,)
+
+
+CASES = tuple(Case(phase, number, times) for phase in PHASES for number in END_SIGNALS for times in (1, 2))
+
+
+@dataclass(frozen=True, slots=True)
+class Ending:
+    """How a run ended, and went on."""
+
+    phase: str
+    signal: str
+    times: int
+    exit_code: int
+    left_after_s: float
+    trained_steps: int
+    saved_step: int | None
+    """None: there is no checkpoint."""
+    weights_equal: bool
+    """Of the run that went on with `--resume`, those of the run that nobody disturbed; the trainer's state as well."""
+    is_right: bool = field(repr=False)
+    """Code, time and checkpoint are what is promised."""
+
+    @property
+    def ok(self) -> bool:
+        return self.is_right and self.weights_equal
+
+
+@dataclass(frozen=True, slots=True)
+class SignalsResult(Verdict):
+    model: str
+    seed: int
+    runs: int
+    saved: int
+    """Of them, those that lost no step."""
+    weights_equal: int
+    """Of them, those that went on to the weights of the run that nobody disturbed."""
+    wrong: tuple[str, ...]
+    """Those that ended otherwise than is promised, or went on to other weights."""
+    endings: Sequence[Ending] = field(repr=False)
+
+    @property
+    def ok(self) -> bool:
+        return not self.wrong
+
+    @property
+    def details(self) -> Sequence[Mapping[str, object]]:
+        return [asdict(ending) for ending in self.endings]
+
+
+async def gated_agent(data: Mapping[str, Any], *, gates: str, base_url: str, http_client: Any) -> dict[str, float]:
+    """Waits while its gate is closed: the rows of the training and those held out have one each."""
+    gate = _Gate(Path(gates), "evaluation" if data.get("is_held_out") else "rollout")
+    while gate.holds():  # noqa: ASYNC110 -- another process opens it
+        await asyncio.sleep(0.01)
+    return await LettersAgent().run(data, base_url=base_url, http_client=http_client)
+
+
+def gated_loss(inputs: LossInputs, *, gates: str) -> tuple[Tensor, dict[str, Tensor]]:
+    """The plain policy gradient, which waits while its gate is closed."""
+    while _Gate(Path(gates), "step").holds():
+        time.sleep(0.01)
+    return -inputs.advantages_N * inputs.logprobs_N, {}
+
+
+@dataclass(frozen=True, slots=True)
+class _Gate:
+    """Two files that the check and its runs have in common."""
+
+    folder: Path
+    phase: str
+
+    @property
+    def _closed(self) -> Path:
+        return self.folder / f"{self.phase}.closed"
+
+    @property
+    def reached(self) -> Path:
+        """Is there once somebody waits."""
+        return self.folder / f"{self.phase}.reached"
+
+    def close(self) -> None:
+        self.reached.unlink(missing_ok=True)
+        self._closed.touch()
+
+    def open(self) -> None:
+        self._closed.unlink(missing_ok=True)
+
+    def holds(self) -> bool:
+        if not self._closed.exists() or time.time() - self._closed.stat().st_mtime > _HELD_S:
+            return False
+        self.reached.touch()
+        return True
+
+
+def verify_signals(
+    *, model: str = MODEL, seed: int = 0, cases: Sequence[Case] = CASES, on_done: OnDone = ignore
+) -> SignalsResult:
+    """Does a run that is asked to end save, leave as promised, and go on?
+
+    SIGINT, SIGTERM and SIGHUP reach `ludus train` once and twice in each
+    phase: set-up, rollout, step, checkpoint, evaluation, export. The exit
+    code and the checkpoint must be those of docs/promises.md, and a resumed
+    run must end with the weights of a run left alone, to the last bit.
+
+    Example:  ludus verify signals --json
+
+    Raises BackendError if a run cannot be caught in a phase, or fails by itself.
+    """
+    with tempfile.TemporaryDirectory(prefix="ludus-signals-") as scratch:
+        folder = Path(scratch)
+        _write_gated_run(folder, resolve_model(model).resolve(), seed)
+        Training(folder, "alone").finish()
+        undisturbed = digest(folder / "runs" / "alone")
+        endings = []
+        for number, case in enumerate(cases):
+            on_done(number, len(cases))
+            endings.append(_ending(folder, case, undisturbed))
+        return SignalsResult(
+            model=model,
+            seed=seed,
+            runs=len(endings),
+            saved=sum(each.saved_step == each.trained_steps for each in endings),
+            weights_equal=sum(each.weights_equal for each in endings),
+            wrong=tuple(case.name for case, each in zip(cases, endings, strict=True) if not each.ok),
+            endings=endings,
+        )
+
+
+def _write_gated_run(folder: Path, model: Path, seed: int) -> None:
+    """The configuration of the run, its rows and those held out, and the folder of the gates."""
+    gates, held_out = folder / "gates", folder / "held-out.jsonl"
+    gates.mkdir()
+    held_out.write_text(json.dumps({"question": "What is held out?", "is_held_out": True}) + "\n", encoding="utf-8")
+    loss = {"kind": "own", "path": f"{__name__}:{gated_loss.__name__}", "kwargs": {"gates": str(gates)}}
+    gated = {
+        "workflow": f"{__name__}:{gated_agent.__name__}",
+        "workflow_kwargs": {"gates": str(gates)},
+        "algorithm": {"loss": loss},
+        "trainer": {"optimizer": {"lr": 1e-4}},
+        "valid_dataset": {"path": str(held_out)},
+        "eval": {"every_steps": 1},
+    }
+    write_run(folder, model, seed, _STEPS, gated)
+
+
+def _ending(folder: Path, case: Case, undisturbed: str) -> Ending:
+    """Of a run that was told, and then resumed."""
+    run = folder / "runs" / case.name
+    gate = _Gate(folder / "gates", case.phase)
+    training = _caught(folder, case, run, gate)
+    try:
+        training.popen.send_signal(case.signal)
+        training.popen.send_signal(signal.SIGCONT)
+        _wait(training, lambda: _HEARD in training.said)
+        if case.times == 2:
+            training.popen.send_signal(case.signal)
+        if not case.is_at_once and case.phase == "step":  # is finished first; whoever hangs elsewhere is left alone
+            gate.open()
+        told_at = time.monotonic()
+        code = training.popen.wait(_LEAVES_S)
+    finally:
+        training.kill()
+        gate.open()
+    left_after_s = time.monotonic() - told_at
+    trained, saved = _trained_steps(run), latest_checkpoint(run / "checkpoints")
+    saved_step = None if saved is None else saved.progress.step
+    code = code if code >= 0 else 128 - code  # as shells say it
+    is_late = left_after_s > _AT_ONCE_S and case.is_at_once
+    may_lose = 1 if code == 130 else 0
+    goes_on = ("--resume",) if run.is_dir() else ()  # before it has a folder, there is nothing to go on from
+    Training(folder, case.name, *goes_on).finish()
+    return Ending(
+        phase=case.phase,
+        signal=case.signal.name,
+        times=case.times,
+        exit_code=code,
+        left_after_s=round(left_after_s, 2),
+        trained_steps=trained,
+        saved_step=saved_step,
+        weights_equal=digest(run) == undisturbed,
+        is_right=code in case.codes and not is_late and (saved_step or 0) >= trained - may_lose,
+    )
+
+
+def _caught(folder: Path, case: Case, run: Path, gate: _Gate) -> Training:
+    """A run in the phase: it waits there, or stands still."""
+    for _ in range(_TRIES):
+        training = Training(folder, case.name)
+        try:
+            if _is_caught(training, case.phase, run, gate):
+                return training
+        except BaseException:
+            training.kill()
+            raise
+        training.finish()  # it was through with the phase too quickly
+        shutil.rmtree(run)
+    raise training.failed(f"no run could be caught in the phase {case.phase!r}; try a larger model (--model)")
+
+
+def _is_caught(training: Training, phase: str, run: Path, gate: _Gate) -> bool:
+    """False: the run ended before."""
+    if phase == "set-up":
+        return _wait(training, lambda: "loading" in training.said)
+    if phase in ("checkpoint", "export"):
+        drafts = {"checkpoint": "checkpoints/.draft-*", "export": ".draft-*"}[phase]
+        while _wait(training, lambda: any(run.glob(drafts))):
+            training.popen.send_signal(signal.SIGSTOP)
+            if any(run.glob(drafts)):
+                return True
+            training.popen.send_signal(signal.SIGCONT)
+        return False
+    if not _wait(training, lambda: _trained_steps(run) > 0):
+        return False
+    gate.close()
+    return _wait(training, gate.reached.exists)
+
+
+def _wait(training: Training, is_so: Callable[[], bool]) -> bool:
+    """Return once it is so. False: the process has ended, and it is not."""
+    give_up_at = time.monotonic() + _HELD_S
+    while not is_so():
+        if training.popen.poll() is not None:
+            return is_so()
+        if time.monotonic() > give_up_at:
+            raise training.failed("a run of the check hangs")
+        time.sleep(_POLL_S)
+    return True
+
+
+def _trained_steps(run: Path) -> int:
+    rows, _ = read_metrics(run)
+    return rows[-1][0] if rows else 0

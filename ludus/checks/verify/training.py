@@ -1,0 +1,107 @@
+"""Small runs of `ludus train` in processes of their own, for checks of what ends them.
+
+Knows: processes, run folders, model files.  Knows not: what happens inside a run, what ends it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from ludus.errors import BackendError
+from ludus.loop.interrupt import END_SIGNALS
+
+_NUM_ROWS = 12
+_GROUPS, _MEMBERS = 2, 4
+EPISODES_A_STEP = _GROUPS * _MEMBERS
+
+
+class LettersAgent:
+    """Asks twice; what pays is a reply with many different letters."""
+
+    async def run(self, data: Mapping[str, Any], *, base_url: str, http_client: Any) -> dict[str, float]:
+        messages = [{"role": "user", "content": data["question"]}]
+        rewards = {}
+        for follow_up in ("And why?", ""):
+            answer = (await http_client.post(base_url + "/chat/completions", json={"messages": messages})).json()
+            text = answer["choices"][0]["message"]["content"] or ""
+            rewards[answer["id"]] = len(set(text)) / 10.0
+            messages += [{"role": "assistant", "content": text}, {"role": "user", "content": follow_up}]
+        return rewards
+
+
+def write_run(folder: Path, model: Path, seed: int, steps: int, trained: Mapping[str, Any]) -> None:
+    """The rows and the configuration of the run. trained: keys that say how."""
+    rows = [{"question": f"What do you know about the number {number}?"} for number in range(_NUM_ROWS)]
+    config = {
+        "run_root": str(folder / "runs"),
+        "seed": seed,
+        "model": {"path": str(model)},
+        "workflow": f"{__name__}:{LettersAgent.__name__}",
+        "train_dataset": {"path": str(folder / "rows.jsonl"), "batch_size": _GROUPS},
+        "gconfig": {"n_samples": _MEMBERS, "max_new_tokens": 8},
+        **trained,
+        "rollout": {"max_head_offpolicyness": 0},
+        "checkpoint": {"every_steps": 1},
+        "total_train_steps": steps,
+    }
+    (folder / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+    (folder / "run.yaml").write_text(yaml.safe_dump(config), encoding="utf-8")
+
+
+class Training:
+    """`ludus train` in a process of its own."""
+
+    def __init__(self, folder: Path, name: str, *options: str) -> None:
+        self._log = folder / f"{name}{''.join(options)}.log"
+        command = [sys.executable, "-m", "ludus", "train", str(folder / "run.yaml"), f"name={name}", *options]
+        # The package must be found from the scratch folder as it is found here.
+        paths = os.pathsep.join(path for path in (str(Path(__file__).parents[3]), os.environ.get("PYTHONPATH")) if path)
+        env = {**os.environ, "PYTHONPATH": paths}
+        with self._log.open("wb") as output:
+            self.popen = subprocess.Popen(
+                command, stdout=output, stderr=subprocess.STDOUT, cwd=folder, env=env, preexec_fn=_hear
+            )
+
+    def finish(self) -> None:
+        if self.popen.wait() != 0:
+            raise self.failed(f"a run of the check failed with exit code {self.popen.returncode}")
+
+    @property
+    def said(self) -> str:
+        """What it has printed so far."""
+        return self._log.read_text(encoding="utf-8", errors="replace")
+
+    def kill(self) -> None:
+        self.popen.kill()
+        self.popen.wait()
+
+    def failed(self, words: str) -> BackendError:
+        return BackendError("\n".join([f"{words}:", *self.said.splitlines()[-12:]]))
+
+
+def digest(run: Path) -> str:
+    """Of all weights that the run saved, and of all that its checkpoints hold of the trainer."""
+    sums = hashlib.sha256()
+    files = sorted((run / "model").glob("*.safetensors"))
+    state = sorted((run / "checkpoints").glob("*/trainer/**/*.safetensors"))
+    if not files or not state:
+        raise BackendError(f"the run {run.name!r} of the check saved no weights")
+    for file in [*files, *state]:
+        sums.update(file.read_bytes())
+    return sums.hexdigest()
+
+
+def _hear() -> None:
+    """A check in the background of a script, or under nohup, is deaf to some signals; its runs are not."""
+    for number in END_SIGNALS:
+        signal.signal(number, signal.SIG_DFL)
