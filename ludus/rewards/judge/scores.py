@@ -15,8 +15,6 @@ from typing import Any
 
 import pydantic
 
-_FENCED = re.compile(r"```(?:json)?\s*\n(.*?)```", re.DOTALL | re.IGNORECASE)
-
 
 class TrajectoryScore(pydantic.BaseModel):
     """A judge's score of one trajectory."""
@@ -67,23 +65,20 @@ def read_scores(text: str, ids: Sequence[str], *, clamp: bool) -> ScoredAnswer:
 
 
 def _entries(text: str) -> Sequence[Any]:
-    for candidate in _candidates(text):
-        try:
-            data = json.loads(candidate)
-        except (json.JSONDecodeError, RecursionError):
-            continue
-        if isinstance(data, Mapping) and isinstance(data.get("scores"), list):
+    for data in _objects(text):
+        if isinstance(data.get("scores"), list):
             return list(data["scores"])
     raise UnusableError("it is not a JSON object with a list called 'scores'")
 
 
-def _candidates(text: str) -> Iterator[str]:
-    """Where in the text the object may be: all of it, a fenced block, from the first brace to the last."""
-    yield text
-    yield from _FENCED.findall(text)
-    start, end = text.find("{"), text.rfind("}")
-    if 0 <= start < end:
-        yield text[start : end + 1]
+def _objects(text: str) -> Iterator[Mapping[str, Any]]:
+    """Every JSON object in the text, outer ones first: alone, fenced, or between prose that may have braces too."""
+    decoder = json.JSONDecoder()
+    for brace in re.finditer("{", text):
+        try:
+            yield decoder.raw_decode(text, brace.start())[0]
+        except (ValueError, RecursionError):  # ValueError: also of numbers with more digits than Python reads
+            continue
 
 
 def _fields(entry: Any) -> tuple[str, float, str]:
@@ -92,7 +87,7 @@ def _fields(entry: Any) -> tuple[str, float, str]:
     attempt_id = str(entry["trajectory_id"]).strip()
     try:
         score = float(entry["score"])
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, OverflowError):
         score = math.nan
     if not math.isfinite(score):
         raise UnusableError(f"the score {entry['score']!r:.100} of trajectory {attempt_id!r} is not a number")

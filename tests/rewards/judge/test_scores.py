@@ -36,11 +36,12 @@ def test_scores_belong_to_ids_in_any_order() -> None:
         answer(entry(" 1 ", 0.5, confidence="high")),
         f"Here you are:\n```json\n{answer(entry('1', 0.5))}\n```\nDone.",
         f"I think {answer(entry('1', 0.5))}.",
+        f"The set {{a, b}} is {{}}: {answer(entry('1', 0.5))}, so {{done}}.",
         answer({"trajectory_id": "1", "score": 0.5}),
     ],
 )
 def test_what_can_be_understood_is(text: str) -> None:
-    """Numbers as ids or texts, fences, prose around it, no explanation."""
+    """Numbers as ids or texts, fences, prose with braces around it, no explanation."""
     assert read_scores(text, ["1"], clamp=False).attempt_scores["1"].score == 0.5
 
 
@@ -57,6 +58,8 @@ def test_what_can_be_understood_is(text: str) -> None:
         (answer({"score": 1}), "is no entry"),
         (answer(entry("1", "good")), "the score 'good' of trajectory '1' is not a number"),
         (answer(entry("1", None)), "is not a number"),
+        (answer(entry("1", int("9" * 400))), "is not a number"),
+        ('{"scores": [{"trajectory_id": "1", "score": ' + "9" * 5000 + "}]}", "not a JSON object"),
         ('{"scores": [{"trajectory_id": "1", "score": NaN}]}', "is not a number"),
         (answer(entry("7", 0.5)), "there is no trajectory '7'; there are 1, 2"),
         (answer(entry("1", 0.5), entry("1", 0.6)), "trajectory '1' was scored twice"),
