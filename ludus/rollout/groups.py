@@ -46,8 +46,14 @@ class TakenGroups:
 
     @property
     def trained(self) -> list[Group]:
-        """All groups of the batch, in the order of their ids."""
-        return sorted((*self.groups, *self.replayed), key=lambda group: group.id)
+        """All groups of the batch in the order of their ids, those of earlier batches spread evenly among the others:
+        minibatches are cut of neighbours."""
+        placed = [
+            ((place + 0.5) / len(groups), group)
+            for groups in (self.groups, self.replayed)
+            for place, group in enumerate(sorted(groups, key=lambda group: group.id))
+        ]
+        return [group for _, group in sorted(placed, key=lambda each: each[0])]
 
 
 @dataclass(frozen=True, slots=True)

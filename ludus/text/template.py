@@ -113,7 +113,7 @@ class ChatTemplate:
         if tools and not self.renders_tools:
             raise AgentError(
                 "The model's chat template does not show tools to the model. "
-                "Send no 'tools', or load the model with a template that has them (chat_template='chatml-tools').",
+                "Send no 'tools', or load the model with a template that has them (model.chat_template=chatml-tools).",
                 code="tools_unsupported",
                 param="tools",
             )

@@ -341,6 +341,17 @@ def test_what_is_replayed_is_trained_outside_the_law(make_episode: MakeEpisode) 
     assert sorted(by_origin[REPLAYED]) == [-0.5] * 3 + [0.5] * 6
 
 
+def test_what_is_replayed_is_spread_over_the_batch(make_episode: MakeEpisode) -> None:
+    """Its ids are earlier than the others', and still no minibatch holds all of it."""
+
+    def groups(first: int, count: int) -> tuple[Group, ...]:
+        names = [f"g{number}" for number in range(first, first + count)]
+        return tuple(group(make_episode(f"{name}-m0", {1: 1.0}), name=name) for name in names)
+
+    taken = TakenGroups(groups(4, 4), (), replayed=groups(0, 2))
+    assert [each.id for each in taken.trained] == ["g4", "g0", "g5", "g6", "g1", "g7"]
+
+
 def test_what_is_replayed_is_measured_with_the_batch(make_episode: MakeEpisode) -> None:
     """By the same numbers of turns as in the batch."""
     fresh = group(make_episode("g1-m0", {1: 1.0}, version=9), name="g1")
