@@ -6,9 +6,11 @@ Invariant: both sides are of the bare model's distribution, temperature 1, whate
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from ludus.errors import UserError
 from ludus.teachers.base import ScoredPath, Scorer
 from ludus.teachers.hints import Hints
 from ludus.types import Episode, Turn
@@ -29,11 +31,21 @@ class Teacher:
     async def gaps(self, episodes: Sequence[Episode], chosen: Chosen) -> dict[str, tuple[float, ...]]:
         """log teacher - log policy of every chosen token, by turn id.
 
-        Raises BackendError if the teacher cannot be reached, UserError where it cannot score a conversation.
+        Raises BackendError if the teacher cannot be reached, UserError where it cannot score a conversation, or calls
+        a token that was sampled impossible.
         """
         turns = {turn.id: turn for episode in episodes for turn in episode.session.turns if turn.id in chosen}
         changed = {turn_id: chosen[turn_id] for turn_id, turn in turns.items() if not turn.sampling.is_models_own}
         theirs = await _scored(self.scorer, episodes, chosen, self.hints)
+        for episode in episodes:
+            for turn in episode.session.turns:
+                for i, logprob in zip(chosen.get(turn.id, ()), theirs.get(turn.id, ()), strict=True):
+                    if not math.isfinite(logprob):
+                        raise UserError(
+                            f"the logprobs of {self.scorer!r} must be finite, got {logprob} of token {i} (id "
+                            f"{turn.sampled.token_ids[i]}) of turn {turn.id!r}, row {episode.task_id!r}; take a "
+                            "teacher that forbids no tokens and whose weights are sound in its dtype"
+                        )
         ours = {turn_id: tuple(turn.sampled.logprobs[i] for i in chosen[turn_id]) for turn_id, turn in turns.items()}
         ours |= await _scored(self.policy, episodes, changed)
         return {

@@ -104,6 +104,13 @@ def test_tokens_that_are_not_trained_are_not_asked_for() -> None:
     assert gaps_of(Teacher(scorer, scorer), two_turns(), {}) == {}
 
 
+@pytest.mark.parametrize("bias", [float("inf"), float("nan")])
+def test_a_logprob_that_is_not_finite_is_named(bias: float) -> None:
+    """By the teacher, the token, the turn and the row, before it is anybody's advantage."""
+    with pytest.raises(UserError, match=r"Rule .* got (-inf|nan) of token 0 \(id 5\) of turn 'a', row 'row0'; take"):
+        gaps_of(Teacher(Rule(bias), Rule()), two_turns())
+
+
 # ---- hints
 
 
