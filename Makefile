@@ -10,6 +10,7 @@
 #   make test-oracles    advantages, losses and gradients beside those of verl and TRL, which bench/peers.sh sets up
 #   make test-launch     servers launched through a real sshd, on a port and with keys of its own (Debian's is installed if
 #                        there is none, and not started), and on a real Ray cluster
+#   make test-gpu   what runs on a CUDA card, held against the processor; `make test-gpu LIST=yes` only lists it
 #   make test-slurm      runs in a real Slurm of one node, which is installed here: CONSENT=yes says that you agree
 #   make test-browser    what shows itself in a browser, looked at in a real one (Chromium; Debian's is installed if there is none)
 #   make public-names   download the originals' wheels and write the lists of their public names that the tables are held to
@@ -38,7 +39,7 @@ export PYTHONDONTWRITEBYTECODE :=
 # Frameworks that do not install together with ours: each gets the environment that its requirements.txt locks.
 FRAMEWORKS := $(patsubst tests/%/requirements.txt,.%/.ready,$(wildcard tests/frameworks/*/requirements.txt))
 
-.PHONY: attack demo test test-all test-core machine test-launch test-browser test-frameworks test-engines test-oracles test-slurm fuzz public-names setup lint check bench clean
+.PHONY: attack demo test test-gpu test-all test-core machine test-launch test-browser test-frameworks test-engines test-oracles test-slurm fuzz public-names setup lint check bench clean
 
 demo: $(READY)
 	$(BIN)/ludus models get smollm2-135m
@@ -87,6 +88,15 @@ test-engines: $(READY)
 	$(BIN)/ludus models get smollm2-135m
 	PYTHON=$(PYTHON) bench/peers.sh $(PEERS) vllm
 	LUDUS_VLLM=$(PEERS)/vllm/bin/python $(BIN)/python -m pytest tests/cluster/real_vllm.py
+
+# Without a card the list is shown all the same; running it ends with exit code 2.
+test-gpu: $(READY)
+ifdef LIST
+	$(PYTEST) -o 'python_files=on_card.py' tests/gpu --collect-only -q
+else
+	$(BIN)/python -c 'import sys, torch; torch.cuda.is_available() or sys.exit("no card: torch finds none here")'
+	$(PYTEST) -o 'python_files=on_card.py' tests/gpu
+endif
 
 test-oracles: $(READY)
 	PYTHON=$(PYTHON) bench/peers.sh $(PEERS) verl

@@ -1,5 +1,5 @@
-"""TRL's GRPOTrainer on the CPU, full fine-tune, AdamW, no KL. Gets two arguments: a precision, and its work as a JSON
-file.
+"""TRL's GRPOTrainer, on a card where there is one: full fine-tune, AdamW, no KL. Gets two arguments: a precision, and
+its work as a JSON file.
 
 Prints one JSON object: for every step its number, seconds (sampling and training) and the mean reward of its answers.
 Everything that the work does not say is TRL's default, but that no activation is recomputed, which saves it time.
@@ -18,6 +18,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
+import torch
 from datasets import Dataset
 from transformers import PrinterCallback, TrainerCallback
 from trl import GRPOConfig, GRPOTrainer
@@ -75,7 +76,8 @@ def main() -> None:
         config = GRPOConfig(
             output_dir=folder, per_device_train_batch_size=work["groups"] * work["samples"],
             num_generations=work["samples"], max_completion_length=work["new_tokens"], max_steps=work["steps"],
-            learning_rate=work["lr"], seed=work["seed"], logging_steps=1, report_to="none", use_cpu=True,
+            learning_rate=work["lr"], seed=work["seed"], logging_steps=1, report_to="none",
+            use_cpu=not torch.cuda.is_available(),
             save_strategy="no", gradient_checkpointing=False, temperature=1.0, beta=0.0, disable_tqdm=True,
             **PRECISIONS[arguments.precision],
         )  # fmt: skip

@@ -1,0 +1,332 @@
+"""What runs on a CUDA card, held against what the same code computes on the processor: `make test-gpu`.
+
+Each test says which part it is; they stand in the order in which a new card should be trusted.
+"""
+
+from __future__ import annotations
+
+import json
+import random
+import subprocess
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from ludus.algorithms.pack import Batch, TrainSequence, pack
+from ludus.algorithms.settings import AlgorithmSettings
+from ludus.engines.lease import ComputeLease
+from ludus.engines.local.draws.base import SamplingRequest, uniform
+from ludus.engines.local.draws.eager import EagerSampling
+from ludus.engines.local.graphs import choose_capture
+from ludus.engines.local.kernels.base import PAGE_TOKENS, AttentionKernel
+from ludus.engines.local.kernels.eager import EagerKernel
+from ludus.engines.local.kernels.flex import FlexKernel
+from ludus.engines.local.pages import PagePool
+from ludus.engines.local.runner import Runner
+from ludus.engines.local.scheduler import Scheduler
+from ludus.engines.sequence import Sequence as RunningSequence
+from ludus.kernels.library import AttentionRule
+from ludus.models.flex_tree import TreeMasks, flex_tree_attention
+from ludus.models.load import LoadedModel, load_model
+from ludus.models.settings import LoraSettings, ModelSettings
+from ludus.models.tree import TreePlan, subtree_ends
+from ludus.trainer.adamw import AdamWStep, torch_half_step
+from ludus.trainer.head import VocabularyHead
+from ludus.trainer.rounding import Rounding
+from ludus.trainer.settings import OptimizerSettings, TrainerSettings
+from ludus.trainer.step import ModelTrainer
+from ludus.types import Call, Sampling
+
+pytestmark = [pytest.mark.timeout(300)]
+CARD, CPU = torch.device("cuda"), torch.device("cpu")
+FAMILIES = ("llama", "qwen3", "gemma2")
+
+
+def on(device: torch.device, *tensors: Tensor) -> list[Tensor]:
+    return [each.to(device) for each in tensors]
+
+
+def random_row(num_tokens: int) -> tuple[list[int], list[int]]:
+    """Parents and positions of a row in depth-first order with several roots and many branches."""
+    rng = random.Random(num_tokens)
+    parents: list[int] = []
+    positions: list[int] = []
+    path: list[int] = []
+    for index in range(num_tokens):
+        if rng.random() < 0.1:
+            path = path[: rng.randint(0, len(path))]
+        parents.append(path[-1] if path else -1)
+        positions.append(len(path))
+        path.append(index)
+    return parents, positions
+
+
+@pytest.mark.parametrize(("num_tokens", "window", "softcap"), [(40, None, None), (700, 50, None), (1024, 20, 3.0)])
+def test_tree_attention_and_its_gradients(num_tokens: int, window: int | None, softcap: float | None) -> None:
+    """Outputs and gradients of the fused kernel are those of the processor's, in fp32 within TF32's products."""
+    parents, positions = random_row(num_tokens)
+    generator = torch.Generator().manual_seed(num_tokens)
+    shapes = [(1, 4, num_tokens, 64), (1, 2, num_tokens, 64), (1, 2, num_tokens, 64), (1, num_tokens, 4, 64)]
+    q, k, v, grad = (torch.randn(shape, generator=generator) for shape in shapes)
+    rule = AttentionRule(0.125, window, softcap)
+    inputs = [each.requires_grad_() for each in (q, k, v)]
+    expected = TreePlan(parents, positions).attend(0, q, k, v, rule)
+    expected_grads = torch.autograd.grad(expected, inputs, grad)
+    card = [each.detach().to(CARD).requires_grad_() for each in (q, k, v)]
+    masks = TreeMasks(subtree_ends(parents).to(CARD), torch.tensor(positions, device=CARD))
+    found = flex_tree_attention(*card, masks, rule)
+    torch.testing.assert_close(found.cpu(), expected, atol=5e-3, rtol=5e-3)
+    for ours, reference in zip(torch.autograd.grad(found, card, grad.to(CARD)), expected_grads, strict=True):
+        torch.testing.assert_close(ours.cpu(), reference, atol=1e-2, rtol=1e-2)
+
+
+@pytest.mark.parametrize("softcap", [None, 5.0])
+def test_the_vocabulary_head(softcap: float | None) -> None:
+    """Log-probabilities, entropies and both gradients are the processor's."""
+    generator = torch.Generator().manual_seed(3)
+    hidden, weight = torch.randn(70, 64, generator=generator), torch.randn(1000, 64, generator=generator)
+    targets, temperatures = torch.arange(70) * 7, torch.linspace(0.5, 1.5, 70)
+    results = []
+    for device in (CPU, CARD):
+        own = on(device, hidden, weight, targets, temperatures)
+        head = VocabularyHead(own[1], softcap=softcap)
+        sink = torch.zeros_like(own[1])
+        gradient = head.differentiate(
+            own[0], own[2], own[3], lambda chunk, logs, entropies: (torch.ones_like(logs), None), sink_VD=sink
+        )
+        results.append([each.cpu() for each in (*head(own[0], own[2], own[3]), gradient, sink)])
+    for ours, reference in zip(*results, strict=True):
+        torch.testing.assert_close(ours, reference, atol=2e-4, rtol=2e-4)
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_published_weights_have_the_same_bits(dtype: torch.dtype) -> None:
+    """Dithered rounding is a function of number, name, place and seed, wherever it is computed."""
+    master = torch.randn(300_001, generator=torch.Generator().manual_seed(5)) * 0.1
+    rounded = []
+    for device in (CPU, CARD):
+        into = torch.empty(master.shape, dtype=dtype, device=device)
+        Rounding("dither", 7, device).copy(master.to(device), into, name="w", first=11)
+        rounded.append(into.cpu())
+    assert torch.equal(*rounded)
+
+
+def test_an_optimizer_step_with_short_moments() -> None:
+    """AdamW with moments in bf16 moves weights as on the processor, but for the last bits of products."""
+    generator = torch.Generator().manual_seed(6)
+    weight, gradient = torch.randn(500, 300, generator=generator), torch.randn(500, 300, generator=generator)
+    step = AdamWStep(1e-3, (0.9, 0.95), 1e-8, 0.01, 1, 77)
+    results = []
+    for device in (CPU, CARD):
+        own_weight, own_gradient = on(device, weight.clone(), gradient)
+        first = torch.zeros_like(own_weight, dtype=torch.bfloat16)
+        second = torch.zeros_like(first)
+        torch_half_step(own_weight, own_gradient, first, second, step)
+        results.append([each.float().cpu() for each in (own_weight, first, second)])
+    for ours, reference in zip(*results, strict=True):
+        torch.testing.assert_close(ours, reference, atol=1e-6, rtol=1e-2)
+
+
+def test_draws() -> None:
+    """The same numbers draw the same tokens: plain, cut, penalised, greedy."""
+    logits = torch.randn(130, 5000, generator=torch.Generator().manual_seed(8)) * 3
+    kinds = (
+        Sampling(), Sampling(temperature=0.7), Sampling(top_p=0.9), Sampling(top_k=20), Sampling(min_p=0.05),
+        Sampling(temperature=0.0), Sampling(repetition_penalty=1.3, frequency_penalty=0.5), Sampling(top_logprobs=3),
+        Sampling(logit_bias=((5, 3.0),)),
+    )  # fmt: skip
+    requests = [SamplingRequest(kinds[row % len(kinds)], uniform(3, row), (1, 2, 3, 2), 2) for row in range(130)]
+    found = EagerSampling(5000, CARD).draw(logits.to(CARD), requests, softcap=None)
+    expected = EagerSampling(5000, CPU).draw(logits, requests, softcap=None)
+    assert [each.token_id for each in found] == [each.token_id for each in expected]
+    assert [each.logprob for each in found] == pytest.approx([each.logprob for each in expected], abs=1e-4)
+    assert [each.kept_ids for each in found] == [each.kept_ids for each in expected]
+
+
+@pytest.fixture(scope="session")
+def models(tiny_models: Callable[[str], Path]) -> Callable[..., LoadedModel]:
+    """A tiny model by family, device and type."""
+    built: dict[tuple[str, str, str], LoadedModel] = {}
+
+    def load(name: str, device: str, dtype: str = "float32") -> LoadedModel:
+        key = (name, device, dtype)
+        if key not in built:
+            built[key] = load_model(ModelSettings(path=str(tiny_models(name)), device=device, dtype=dtype))
+        return built[key]
+
+    return load
+
+
+def make_runner(model: LoadedModel, kernel: AttentionKernel, *, has_graphs: bool = False) -> Runner:
+    device = model.head_weight.device
+    draws = EagerSampling(model.head_weight.shape[0], device)
+    return Runner(model, kernel, draws, num_pages=64, capture=choose_capture(device) if has_graphs else None)
+
+
+def sampled(runner: Runner, max_new_tokens: Sequence[int]) -> list[tuple[list[int], list[float]]]:
+    """What calls with prompts of different lengths get, each with its own limit of tokens."""
+    scheduler = Scheduler(PagePool(64, page_tokens=PAGE_TOKENS), max_batch_tokens=64, max_running=8)
+    sequences = []
+    for number, limit in enumerate(max_new_tokens):
+        prompt = tuple(range(20, 30 + 9 * number))
+        call = Call(f"c{number}", "s", prompt, Sampling(max_new_tokens=limit))
+        sequence = RunningSequence(call, number, number, len(prompt) + limit, frozenset(), None, list(prompt))
+        sequences.append(sequence)
+        scheduler.add(sequence)
+    while scheduler.running or scheduler.waiting:
+        plan = scheduler.plan_step(0)
+        draws = runner.run(plan)
+        scheduler.commit(plan)
+        for sequence, draw in draws:
+            if sequence.append(draw, 0) is not None:
+                scheduler.remove(sequence)
+    return [(sequence.token_ids, sequence.logprobs) for sequence in sequences]
+
+
+@pytest.mark.parametrize("has_graphs", [False, True], ids=["steps", "graphs"])
+@pytest.mark.parametrize("family", FAMILIES)
+def test_sampling(family: str, has_graphs: bool, models: Callable[..., LoadedModel]) -> None:
+    """The paged kernel, with and without graphs, samples what the processor samples; a second time as well."""
+    limits = [7, 20, 9, 12, 15]
+    expected = sampled(make_runner(models(family, "cpu"), EagerKernel()), limits)
+    runner = make_runner(models(family, "cuda"), FlexKernel(CARD), has_graphs=has_graphs)
+    for _ in range(2):
+        found = sampled(runner, limits)
+        for (ids, logprobs), (expected_ids, expected_logprobs) in zip(found, expected, strict=True):
+            assert ids == expected_ids
+            assert logprobs == pytest.approx(expected_logprobs, abs=1e-2)
+
+
+def trained_sequences() -> list[TrainSequence]:
+    """Siblings that share a prompt, share turns and part; and one that shares nothing."""
+    prompt, a, b, c = list(range(5, 25)), [30, 31, 32], [40, 41], [30, 31, 50, 51, 52]
+
+    def one(token_ids: Sequence[int], target_idx: Sequence[int], advantage: float) -> TrainSequence:
+        count = len(target_idx)
+        return TrainSequence(
+            token_ids=tuple(token_ids), target_idx=tuple(target_idx), advantages=(advantage,) * count,
+            weights=(1 / 24,) * count, logprobs=tuple(-5.0 - 0.1 * index for index in range(count)),
+            versions=(0,) * count, temperatures=(1.0,) * count,
+        )  # fmt: skip
+
+    return [
+        one(prompt + a + [60, 61] + b, (20, 21, 22, 25, 26), 1.0),
+        one(prompt + a + [62] + c, (20, 21, 22, 24, 25, 26, 27, 28), -0.5),
+        one(prompt + c, (20, 21, 22, 23, 24), 0.7),
+        one(list(range(100, 130)), (3, 10, 15, 20, 28, 29), -1.2),
+    ]
+
+
+def make_trainer(folder: Path, device: str, **settings: Any) -> ModelTrainer:
+    model_settings = ModelSettings(path=str(folder), device=device, **settings.pop("model", {}))
+    optimizer = OptimizerSettings(lr=1e-3, **settings.pop("optimizer", {}))
+    chosen = TrainerSettings(optimizer=optimizer, **settings)
+    return ModelTrainer(load_model(model_settings), chosen, AlgorithmSettings(), lease=ComputeLease())
+
+
+def moved(trainer: ModelTrainer) -> dict[str, Tensor]:
+    """Masters after three batches, each published."""
+    batch = Batch.of(pack(trained_sequences(), row_tokens=512), version=0)
+    for _ in range(3):
+        trainer.train_batch(batch)
+        trainer.publish().copy_into_shared()
+    return {name: master.float().cpu() for name, master in trainer.optimizer.masters.items()}
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"model": {"dtype": "float32"}},
+        {"model": {"dtype": "float32", "lora": LoraSettings(rank=4, alpha=8)}},
+        {"model": {"dtype": "bfloat16"}, "optimizer": {"moments": "bf16"}},
+        {"model": {"dtype": "float16"}},
+        {"model": {"dtype": "bfloat16"}, "activation_checkpointing": True},
+    ],
+    ids=["fp32", "lora", "bf16-short-moments", "fp16", "bf16-recomputed"],
+)
+def test_training(settings: dict[str, Any], tiny_models: Callable[[str], Path]) -> None:
+    """Three steps move the masters as on the processor, within what the type's products differ."""
+    folder = tiny_models("llama")
+    found, expected = (moved(make_trainer(folder, device, **settings)) for device in ("cuda", "cpu"))
+    begun = {name: weight.detach().float() for name, weight in load_model(
+        ModelSettings(path=str(folder), device="cpu", **{**settings["model"], "dtype": "float32"})
+    ).trainable.items()}  # fmt: skip
+    ours = torch.cat([(found[name] - begun[name]).flatten() for name in sorted(found)])
+    reference = torch.cat([(expected[name] - begun[name]).flatten() for name in sorted(found)])
+    cosine = float(torch.nn.functional.cosine_similarity(ours, reference, dim=0))
+    assert cosine > 0.97, f"the movement of the masters has a cosine of {cosine:.4f} with the processor's"
+
+
+def test_a_resumed_trainer_goes_on_to_the_bit(tiny_models: Callable[[str], Path], tmp_path: Path) -> None:
+    """Masters and moments from a checkpoint train on as if nothing had been saved."""
+    batch = Batch.of(pack(trained_sequences(), row_tokens=512), version=0)
+    straight = make_trainer(tiny_models("llama"), "cuda", model={"dtype": "bfloat16"})
+    for _ in range(2):
+        straight.train_batch(batch)
+        straight.publish().copy_into_shared()
+    tmp_path.joinpath("saved").mkdir()
+    straight.save(tmp_path / "saved")
+    resumed = make_trainer(tiny_models("llama"), "cuda", model={"dtype": "bfloat16"})
+    resumed.load(tmp_path / "saved")
+    for trainer in (straight, resumed):
+        trainer.train_batch(batch)
+        trainer.publish().copy_into_shared()
+    for name, parameter in straight.model.trainable.items():
+        assert torch.equal(parameter, resumed.model.trainable[name]), name
+
+
+def test_the_engine_samples_what_the_trainer_scores(models: Callable[..., LoadedModel]) -> None:
+    """Logprobs of sampled tokens beside those of a training forward pass, in bf16."""
+    model = models("llama", "cuda", "bfloat16")
+    trainer = ModelTrainer(model, TrainerSettings(), lease=ComputeLease())
+    gaps: list[float] = []
+    for ids, logprobs in sampled(make_runner(model, FlexKernel(CARD), has_graphs=True), [20, 20, 20]):
+        scored = trainer.score([ids])[0][-len(logprobs) :]
+        gaps += [abs(one - other) for one, other in zip(scored, logprobs, strict=True)]
+    assert max(gaps) < 0.2 and sum(gaps) / len(gaps) < 0.02, f"max {max(gaps)}, mean {sum(gaps) / len(gaps)}"
+
+
+READER = """
+import sys, types, json, torch
+from torch.multiprocessing.reductions import rebuild_cuda_tensor
+base = types.ModuleType("vllm.distributed.weight_transfer.ipc_engine")  # of which the reading needs nothing
+base.IPCWeightTransferEngine = base.IPCWeightTransferUpdateInfo = object
+sys.modules[base.__name__] = base
+for name in ("vllm", "vllm.distributed", "vllm.distributed.weight_transfer"):
+    sys.modules[name] = types.ModuleType(name)
+from ludus_vllm.ipc import _arguments
+told = json.loads(sys.stdin.read())
+for name, handle in zip(told["names"], told["handles"]):
+    print(name, float(rebuild_cuda_tensor(*_arguments(handle)).float().sum()))
+"""
+
+
+def test_tensors_are_shared_with_another_process() -> None:
+    """What CUDA's handles describe is read by a second process on the same card."""
+    from ludus.engines.vllm.cuda import _shared
+
+    tensors = [("a", torch.arange(1000, device=CARD, dtype=torch.bfloat16)), ("b", torch.ones(7, 5, device=CARD))]
+    told = _shared(tensors)
+    done = subprocess.run(
+        [sys.executable, "-c", READER], input=json.dumps(told), capture_output=True, text=True, timeout=120
+    )
+    assert done.returncode == 0, done.stderr
+    expected = [f"{name} {float(each.float().sum())}" for name, each in tensors]
+    assert done.stdout.split("\n")[:2] == expected
+
+
+def test_a_group_of_one_over_nccl() -> None:
+    """The library is found, a group is made, and a broadcast leaves the tensor as it was."""
+    from ludus.engines.nccl import NcclGroup, load_library, new_unique_id
+
+    library = load_library()
+    group = NcclGroup(library, new_unique_id(library), 1, CARD)
+    tensor = torch.arange(10, device=CARD, dtype=torch.bfloat16)
+    group.broadcast(tensor)
+    assert tensor.tolist() == list(range(10))
+    group.close()
