@@ -176,6 +176,8 @@ class Call:
     """None: the base weights (or the one adapter that is being trained)."""
     deadline_at: float | None = None
     """time.monotonic() after which the engine aborts the call. None: no deadline."""
+    num_answered: int = 0
+    """So many tokens at the end of the prompt are of this answer already: another engine had begun it."""
 
     def num_new_tokens(self, context_length: int) -> int:
         """Most tokens that the answer may have in a context of that length; 0 if the prompt fills it."""

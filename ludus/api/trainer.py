@@ -22,7 +22,7 @@ from ludus.api.run import open_run
 from ludus.api.sources import train_sources, valid_sources
 from ludus.config import Config, check_training
 from ludus.episodes.archive import RunArchive
-from ludus.errors import ConfigError, LudusError, UserError
+from ludus.errors import ConfigError, UserError
 from ludus.gateway.app import check_admin_key
 from ludus.http.tls import Tls
 from ludus.loop.batch import BatchRules, make_group_filter
@@ -173,7 +173,7 @@ class Trainer:
             local.processes.on_end(interrupts.request)
             try:
                 summary = await train(parts, plan, start)
-            except LudusError:
+            except Exception:
                 local.processes.check()  # a lost process explains more than what did not work without it
                 raise
             if summary.stopped_by == INTERRUPT:

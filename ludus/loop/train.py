@@ -23,7 +23,6 @@ from ludus.algorithms.base import Memory
 from ludus.algorithms.resolve import algorithm_of
 from ludus.engines.base import Engine
 from ludus.episodes.ledger import Ledger
-from ludus.errors import LudusError
 from ludus.loop.batch import BatchRules, account_unused, can_teach, make_group_filter
 from ludus.loop.checkpoint import RunProgress, save_checkpoint, save_whole, update_checkpoint
 from ludus.loop.commit import own_commit
@@ -121,23 +120,24 @@ class _RunState:
 async def train(components: RunComponents, plan: TrainPlan, start: RunProgress) -> RunSummary:
     """Train from `start` until the plan ends or an interrupt asks to leave; the run is saved either way.
 
-    Raises LudusError if the rollouts stopped by themselves, or if a step failed; after saving as well, unless the step
-    broke off while it trained: the last checkpoint is then what there is.
+    Raises what stopped the rollouts, or a step; after saving as well, unless the step broke off while it trained: the
+    last checkpoint is then what there is.
     """
     clock = TrainingClock(components.engine.stats(), start.train_seconds, start.eval_seconds)
     run = _RunState(start, clock, start.ledger, _replay_buffer(components.store, plan, start.replay))
     components.observer.on_start(plan.total_steps, plan.total_seconds)
-    if plan.eval_settings.before and start.step == 0:
-        await _evaluate(components, plan, run)
-        run.progress = replace(start, eval_before=run.evaluation.metrics if run.evaluation is not None else {})
-    if components.arrivals is None:
-        components.observer.on_phase(f"playing the first rows: {plan.batch_size} x {plan.n_samples} episodes")
-
     pool = _rows_pool(components, plan, start) if components.arrivals is None else components.arrivals
     _reserve(run, pool)
     with TrainerThread("trainer") as work, _accounted(components, run, pool):
         async with pool:
             try:
+                if plan.eval_settings.before and start.step == 0:
+                    await _evaluate(components, plan, run)
+                    run.progress = replace(start, eval_before=run.evaluation.metrics if run.evaluation else {})
+                if components.arrivals is None:
+                    components.observer.on_phase(
+                        f"playing the first rows: {plan.batch_size} x {plan.n_samples} episodes"
+                    )
                 while (stopped_by := _end(components, plan, run)) is None:
                     with run.clock.measure("rollout"):
                         taken = await _unless_interrupted(_take(components, plan, run, pool), components.interrupts)
@@ -153,7 +153,7 @@ async def train(components: RunComponents, plan: TrainPlan, start: RunProgress) 
                         pool.advance(run.progress.step)
                     if _is_save_due(plan.checkpoint, run):
                         await _save(components, plan, run, work, pool)
-            except LudusError:  # whatever stopped it: what was learned so far is not lost
+            except Exception:  # whatever stopped it, a fault of ours too: what was learned so far is not lost
                 if not run.is_torn:
                     await _save(components, plan, run, work, pool)
                 raise
@@ -214,7 +214,7 @@ async def _step(
             memory=run.progress.memory,
             on_stage=on_stage,
         )
-    except LudusError:
+    except Exception:
         if run.progress.step == version:
             pool.give_back(taken)
         raise

@@ -64,6 +64,8 @@ class TakeBody(_Body):
     """Slots that are ready for an episode now."""
     has: list[str]
     """Ids of the assignments that it plays."""
+    number: int
+    """Of this request among all that the process sends: one that comes late says what was true before."""
 
 
 class TakenBody(_Body):

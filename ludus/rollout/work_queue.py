@@ -54,7 +54,7 @@ class WorkQueue:
         self._free: dict[Worker, int] = {}
         """Slots as each worker reported them last, less the assignments that it was given since."""
         self._turns: dict[Worker, int] = {}
-        """How often each worker has asked."""
+        """The number of the request by which each worker asked last."""
         self._num_taken = 0
         """Slots that `acquire_slot` gave."""
         self._listeners: dict[tuple[asyncio.AbstractEventLoop, asyncio.Event], None] = {}
@@ -136,10 +136,11 @@ class WorkQueue:
 
     async def _take(self, asked: TakeBody) -> TakenBody:
         worker = (asked.index, asked.attempt)
-        turn = self._begin_take(worker, asked)
+        if not self._begin_take(worker, asked):
+            return TakenBody()
         try:
             async with asyncio.timeout(TAKE_S):
-                return await self._until(lambda: self._take_nowait(worker, turn, asked))
+                return await self._until(lambda: self._take_nowait(worker, asked))
         except TimeoutError:
             return TakenBody()
 
@@ -157,12 +158,17 @@ class WorkQueue:
             with self._lock:
                 del self._listeners[listener]
 
-    def _begin_take(self, worker: Worker, asked: TakeBody) -> int:
-        """A worker asks anew: what it asked before is answered with nothing, and what it never received waits again."""
+    def _begin_take(self, worker: Worker, asked: TakeBody) -> bool:
+        """A worker asks anew: what it asked before is answered with nothing, and what it never received waits again.
+
+        False: it has asked anew since, and this came late; what it says of slots and episodes is no longer so.
+        """
         has = frozenset(asked.has)
         with self._lock:
+            if asked.number <= self._turns.get(worker, -1):
+                return False
             self._free[worker] = asked.free
-            turn = self._turns[worker] = self._turns.get(worker, 0) + 1
+            self._turns[worker] = asked.number
             for queued in [queued for queued in self._episodes.values() if queued.worker == worker]:
                 if queued.assignment.assignment_id in has:
                     queued.was_seen = True
@@ -172,12 +178,12 @@ class WorkQueue:
                     queued.worker = None
                     self._queue.appendleft(queued)
         self._notify()
-        return turn
+        return True
 
-    def _take_nowait(self, worker: Worker, turn: int, asked: TakeBody) -> TakenBody | None:
+    def _take_nowait(self, worker: Worker, asked: TakeBody) -> TakenBody | None:
         """What there is to say to a worker. None: nothing."""
         with self._lock:
-            if self._turns[worker] != turn:
+            if self._turns[worker] != asked.number:
                 return TakenBody()  # it asks anew
             if worker not in self._admitted:
                 return None  # not yet, or it was given up, which the registry reports to it

@@ -8,6 +8,7 @@ the head calls off ends here with its process; an end is reported until the head
 from __future__ import annotations
 
 import asyncio
+import itertools
 import logging
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -38,6 +39,8 @@ AGENTS = "agents"
 AGAIN_S = 0.5
 # The same body meets the same fault: what passes by itself, such as a head short of files, has passed after 5 s.
 MAX_FAILED = 10
+# Of a request that was slow on its way, or one of too many: nothing is wrong with it.
+_PASSING = (httpx.codes.REQUEST_TIMEOUT, httpx.codes.TOO_MANY_REQUESTS)
 MakeAgentAdapter = Callable[[AgentName, WorkerPool], SubprocessAgentAdapter]
 
 
@@ -91,6 +94,8 @@ class RolloutWorker:
         """Processes that are ready, each with the event that an episode which played in it has ended."""
         self._changed = asyncio.Event()
         """A slot has become free."""
+        self._numbers = itertools.count()
+        """Of requests for episodes."""
 
     def __repr__(self) -> str:
         return f"RolloutWorker({self._member!r}, playing={len(self._playing)} of {self._capacity})"
@@ -125,9 +130,7 @@ class RolloutWorker:
     async def _take(self, http: httpx.AsyncClient, group: asyncio.TaskGroup) -> None:
         """Ask for episodes once, and begin them; asks anew as soon as a slot is free."""
         self._changed.clear()
-        member, playing = self._member, list(self._playing)
-        asked = TakeBody(index=member.index, attempt=member.attempt, free=len(self._free), has=playing)
-        answer = await first_of(self._ask(http, "take", asked.to_json()), self._changed.wait())
+        answer = await first_of(self._ask(http, "take", self._wanted), self._changed.wait())
         # an answer on its way when a slot became free is not lost: the head sends it again
         if not isinstance(answer, bytes):
             return
@@ -138,6 +141,16 @@ class RolloutWorker:
         for assignment in taken.assignments:
             work = self._play_and_report(http, assignment, *self._free.pop())
             self._playing[assignment.assignment_id] = group.create_task(work, name=assignment.assignment_id)
+
+    def _wanted(self) -> str:
+        """A request for episodes, as things are now; numbered also where it is sent again: it may come twice, or late."""
+        return TakeBody(
+            index=self._member.index,
+            attempt=self._member.attempt,
+            free=len(self._free),
+            has=list(self._playing),
+            number=next(self._numbers),
+        ).to_json()
 
     async def _keep_slot(self) -> None:
         """One slot: free whenever its process lives with all agents set up in it, for the clock of an episode runs."""
@@ -158,10 +171,11 @@ class RolloutWorker:
         try:
             report = await self._play(assignment, lease)
             try:
-                await self._ask(http, "end", report)
+                await self._ask(http, "end", lambda: report)
             except _RefusedError as refused:
                 raised = Raised(f"the head did not take what the episode ended with: {refused}", "")
-                await self._ask(http, "end", self._report(assignment, **ending_fields(raised)))
+                refusal = self._report(assignment, **ending_fields(raised))
+                await self._ask(http, "end", lambda: refusal)
         finally:
             del self._playing[assignment.assignment_id]
             was_used.set()
@@ -193,12 +207,12 @@ class RolloutWorker:
             index=role_client.index, attempt=role_client.attempt, assignment_id=assignment.assignment_id, **ended
         ).to_json()
 
-    async def _ask(self, http: httpx.AsyncClient, path: str, body: str) -> bytes:
+    async def _ask(self, http: httpx.AsyncClient, path: str, body: Callable[[], str]) -> bytes:
         """The head's answer, however long it takes to be reached. Raises _RefusedError if it does not take the body."""
         num_failed = 0
         while True:
             try:
-                response = await http.post(f"/{path}", content=body)
+                response = await http.post(f"/{path}", content=body())
             except httpx.RequestError as error:
                 why = str(error) or type(error).__name__
             else:
@@ -206,7 +220,8 @@ class RolloutWorker:
                     return response.content
                 why = f"{response.status_code} {response.text[:500]}"
                 num_failed += 1
-                if not response.is_server_error or num_failed == MAX_FAILED:
+                passes = response.is_server_error or response.status_code in _PASSING
+                if not passes or num_failed == MAX_FAILED:
                     raise _RefusedError(f"the head at {self._member.head_url} answers {path} with {why}")
             logger.warning("the head does not answer: %s; asking again", why)
             await asyncio.sleep(AGAIN_S)

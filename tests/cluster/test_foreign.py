@@ -140,7 +140,7 @@ NUMBERS_OF_JSON = ("-1", "1" * 19, "1" * 401, "1" * 5000, "1e999", "NaN", "true"
         ),
         ("engine", "/score", '{{"token_ids": [1, {0}]}}'),
         ("registry", "/roles/engine/0", '{{"attempt": {0}, "url": "", "pid": {0}, "host": "", "info": {{}}}}'),
-        ("registry", "/serve/rollout/take", '{{"index": {0}, "attempt": 0, "free": {0}, "has": []}}'),
+        ("registry", "/serve/rollout/take", '{{"index": {0}, "attempt": 0, "free": {0}, "has": [], "number": {0}}}'),
         ("registry", "/serve/rollout/take", "[" * 100_000),
     ],
 )

@@ -40,8 +40,14 @@ class NoNewWeights:
         pass
 
 
-def call(call_id: str = "call", *, sampling: Sampling = SAMPLING, prompt_ids: Sequence[int] = PROMPT) -> Call:
-    return Call(id=call_id, session_id="session", prompt_ids=tuple(prompt_ids), sampling=sampling)
+def call(
+    call_id: str = "call",
+    *,
+    sampling: Sampling = SAMPLING,
+    prompt_ids: Sequence[int] = PROMPT,
+    num_answered: int = 0,
+) -> Call:
+    return Call(call_id, "session", tuple(prompt_ids), sampling, num_answered=num_answered)
 
 
 async def _generate(engine: Engine, asked: Call) -> tuple[Sampled, list[TokenChunk]]:

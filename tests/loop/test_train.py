@@ -318,17 +318,28 @@ def test_rollouts_that_stop_by_themselves_leave_a_checkpoint(run: ScriptedRun) -
 class FragileEngine(ScriptedEngine):
     """Is gone when version 3 is to be published."""
 
+    error: Exception = BackendError("the server is gone")
+
     async def publish(self, version: int, weights: Any) -> None:
         if version == 3:
-            raise BackendError("the server is gone")
+            raise self.error
         await super().publish(version, weights)
 
 
+class FaultyEngine(FragileEngine):
+    """Has a fault of its own there, which nobody foresaw."""
+
+    error = RuntimeError("the server is gone")
+
+
+@pytest.mark.parametrize("engine", [FragileEngine, FaultyEngine])
 @pytest.mark.parametrize("every_steps", [None, 1])
-def test_weights_that_were_trained_and_not_published_are_a_step(run: ScriptedRun, every_steps: int | None) -> None:
+def test_weights_that_were_trained_and_not_published_are_a_step(
+    run: ScriptedRun, every_steps: int | None, engine: type[FragileEngine]
+) -> None:
     """An engine that dies at the publish of version 3 leaves a checkpoint of step 3, and no token without account."""
-    with pytest.raises(BackendError, match="the server is gone"):
-        run.train(total_steps=4, checkpoint=CheckpointSettings(every_steps=every_steps), make_engine=FragileEngine)
+    with pytest.raises(type(engine.error), match="the server is gone"):
+        run.train(total_steps=4, checkpoint=CheckpointSettings(every_steps=every_steps), make_engine=engine)
     found = run.latest()
     assert found.progress.step == 3 and (found.trainer_folder / "count.txt").read_text() == "3"
     assert found.progress.unconsumed == () and found.progress.next_ordinal == 6
@@ -412,8 +423,12 @@ def test_an_evaluation_that_is_cut_short_is_accounted_for(run: ScriptedRun) -> N
     assert run.latest().progress.ledger == summary.ledger
 
 
-@pytest.mark.parametrize("due", [{"every_steps": 1}, {"after": True}])
-def test_an_evaluation_that_fails_is_accounted_for(run: ScriptedRun, due: dict[str, Any]) -> None:
+@pytest.mark.parametrize(
+    ("due", "step", "tokens"), [({"before": True}, 0, 12), ({"every_steps": 1}, 1, 36), ({"after": True}, 1, 36)]
+)
+def test_an_evaluation_that_fails_is_accounted_for(
+    run: ScriptedRun, due: dict[str, Any], step: int, tokens: int
+) -> None:
     """The run is saved with every token of it, and the error that rises is the one of the episode."""
 
     async def play(task: EpisodeTask) -> Episode:
@@ -429,7 +444,7 @@ def test_an_evaluation_that_fails_is_accounted_for(run: ScriptedRun, due: dict[s
             eval_settings=EvalSettings(**due),
         )
     progress = run.latest().progress
-    assert progress.step == 1 and progress.ledger.sampled == run.num_stored_tokens == 36
+    assert progress.step == step and progress.ledger.sampled == run.num_stored_tokens == tokens
 
 
 def test_rollouts_that_stop_by_themselves_are_accounted_for(run: ScriptedRun, make_episode: MakeEpisode) -> None:

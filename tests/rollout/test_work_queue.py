@@ -1,6 +1,7 @@
 """Who plays what: the head's side of rollout workers, without processes."""
 
 import asyncio
+import itertools
 import json
 
 import pytest
@@ -28,8 +29,13 @@ def assignment(name):
     return assignment_body(name, "agent", {"question": "?"}, "http://here/v1", "key", EpisodeInfo(name, "row0", "g0"))
 
 
-async def take(work_queue, index=0, attempt=0, free=1, has=()):
-    answer = await work_queue.answer(Asked("take", index=index, attempt=attempt, free=free, has=list(has)), index)
+NUMBERS = itertools.count()
+
+
+async def take(work_queue, index=0, attempt=0, free=1, has=(), number=None):
+    number = next(NUMBERS) if number is None else number
+    body = {"index": index, "attempt": attempt, "free": free, "has": list(has), "number": number}
+    answer = await work_queue.answer(Asked("take", **body), index)
     return TakenBody.model_validate_json(answer.body)
 
 
@@ -79,6 +85,29 @@ def test_what_a_worker_never_received_is_sent_again():
         return await asyncio.gather(*playing)
 
     assert len(asyncio.run(main())) == 2
+
+
+def test_a_request_that_comes_late_changes_nothing():
+    """A worker's request from before it played, which was long on its way, takes no episode from it: no second worker
+    plays what runs."""
+
+    async def main():
+        work_queue = WorkQueue()
+        work_queue.admit(0, 0)
+        work_queue.admit(1, 0)
+        playing = asyncio.create_task(work_queue.play(assignment("a")))
+        await asyncio.sleep(0)
+        late, later = next(NUMBERS), next(NUMBERS)
+        assert [each.assignment_id for each in (await take(work_queue, 0, number=later)).assignments] == ["a"]
+        assert await take(work_queue, 0, number=late) == TakenBody()  # as it was before it had the episode
+        other = asyncio.create_task(take(work_queue, 1))
+        await asyncio.sleep(0)
+        await end(work_queue, "a", 0)
+        assert (await playing).read_ending().value == 1.0
+        other.cancel()
+        return work_queue
+
+    assert "playing=0" in repr(asyncio.run(main()))
 
 
 def test_a_lost_worker_loses_its_episodes_alone():

@@ -42,6 +42,8 @@ HEALTH = "/health"  # of all kinds of servers
 SEED_BITS = 48  # as the local engine draws them: exact in JSON
 # Tokens that were sampled before a pause, or a publish, come on other connections than its confirmation.
 SETTLE_S = 0.05
+# What still speaks to the server when the engine is closed, such as one that lets a paused server go on.
+CLOSE_S = 2.0
 
 
 class HttpEngine:
@@ -140,7 +142,15 @@ class HttpEngine:
             for running in tuple(self._running.values()):
                 running.end()
                 await running.ended.wait()
+            left = asyncio.all_tasks() - {asyncio.current_task()}
+            for task in left:
+                task.cancel()
+            if left:
+                await asyncio.wait(left, timeout=CLOSE_S)
             await self._http.aclose()
+            for task in left:
+                task.cancel()
+            await asyncio.gather(*left, return_exceptions=True)
 
         await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(end_all(), self._loop))
         self._loop.call_soon_threadsafe(self._loop.stop)
@@ -156,7 +166,13 @@ class HttpEngine:
         if self._is_closed:
             work.close()
             raise BackendError("the engine is closed; open a new one")
-        return await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(work, self._loop))
+        try:
+            return await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(work, self._loop))
+        except (asyncio.CancelledError, RuntimeError) as error:
+            task = asyncio.current_task()
+            if not self._is_closed or (task is not None and task.cancelling()):
+                raise
+            raise BackendError(f"the engine of {self._server.url} was closed meanwhile") from error
 
     async def _answer(self, call: Call, deliver: Callable[[TokenChunk], None]) -> Sampled:
         if call.id in self._running:

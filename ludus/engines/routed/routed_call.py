@@ -104,7 +104,8 @@ class RoutedCall:
         most = self.call.sampling.max_new_tokens
         left = None if most is None else most - len(token_ids)
         sampling = replace(self.call.sampling, max_new_tokens=left)
-        return replace(self.call, prompt_ids=self.call.prompt_ids + token_ids, sampling=sampling)
+        prompt_ids = self.call.prompt_ids + token_ids
+        return replace(self.call, prompt_ids=prompt_ids, sampling=sampling, num_answered=len(token_ids))
 
     def ended_by(self, stop_ids: frozenset[int], context_length: int) -> StopReason | None:
         """Why nothing is left to sample, though no replica said so. None: something is."""

@@ -87,6 +87,10 @@ class LudusProtocol(VllmProtocol):
     first_version: int = 0
     """What the server calls version 0: its own versions only rise, whoever publishes."""
 
+    def _seed(self, call: Call, seed: int) -> int:
+        """What is drawn depends on the seed and the place in the sequence: one that goes on draws as before."""
+        return seed
+
     def check(self, call: Call) -> None:
         """What the engine cannot serve, it refuses itself, and it reports what it sampled from exactly."""
 

@@ -6,6 +6,7 @@ Knows not: how weights are sent (`weights.py`), chat.
 
 from __future__ import annotations
 
+import hashlib
 import logging
 import re
 from collections.abc import Mapping, Sequence
@@ -230,13 +231,21 @@ class VllmProtocol(ServerProtocol):
         adapter = None if self.transfer is None else self.transfer.model
         return {"model": adapter or self.model, **({} if self.salt is None else {"cache_salt": self.salt})}
 
+    def _seed(self, call: Call, seed: int) -> int:
+        """vLLM's generator begins anew with each request: what goes on with an answer must not draw the numbers again
+        that its first tokens were drawn with."""
+        if not call.num_answered:
+            return seed
+        digest = hashlib.blake2b(f"{seed}/{call.num_answered}".encode(), digest_size=8).digest()
+        return int.from_bytes(digest, "little") % 2**62
+
     def _params(self, call: Call, seed: int) -> dict[str, Any]:
         """The call's sampling in vLLM's words; it adds nothing itself."""
         sampling = call.sampling
         params: dict[str, Any] = {
             **self.server.params(call),
             "top_k": sampling.top_k,
-            "seed": seed,
+            "seed": self._seed(call, seed),
             "max_tokens": call.num_new_tokens(self.server.context_length),
             "ignore_eos": True,
             "logprobs": sampling.top_logprobs,

@@ -28,7 +28,7 @@ from ludus.engines.weights import WeightFiles
 from ludus.errors import BackendError, UserError
 from ludus.http.server import HttpServer
 from ludus.text.tokenizer import Tokenizer
-from ludus.types import Call, Sampled
+from ludus.types import Call, Sampled, Sampling
 from tests.engines.contract import NoNewWeights, call
 from tests.engines.sglang import sglang_server
 from tests.engines.vllm import vllm_server
@@ -236,3 +236,51 @@ def test_an_answer_without_a_stream_ends_with_its_connection(tokenizer: Tokenize
         with pytest.raises(httpx.ReadTimeout):
             httpx.post(f"{url}/inference/v1/generate", json=body, timeout=0.1)
         assert ended.wait(timeout=5)
+
+
+@pytest.mark.parametrize("path", ["/update_weights", "/resume"])
+def test_a_replica_that_is_taken_away_while_it_takes_weights_is_missed_by_no_publish(
+    path: str, tokenizer: Tokenizer, tmp_path: Path
+) -> None:
+    """Whatever it was doing: its publish fails as one of a server that is gone, at once, and others have the weights."""
+
+    async def scenario(gone_url: str, url: str) -> None:
+        gone, other = (
+            VllmEngine.connect(each, tokenizer, transfer=FileTransfer(WeightFiles(tmp_path / name)))
+            for name, each in (("gone", gone_url), ("other", url))
+        )
+        router = RoutedEngine([gone, other], stop_ids=tokenizer.stop_ids)
+        publishing = asyncio.create_task(router.publish(0, OneTensor()))
+        await asyncio.to_thread(hangs.was_asked.wait, 10)
+        removed = await router.remove(0)
+        await removed.close()
+        async with asyncio.timeout(10):
+            await publishing
+        assert set((await router.generate(call())).versions) == {0}
+        with pytest.raises(BackendError, match="closed"):
+            await gone.score([1, 2, 3])
+        await router.close()
+
+    hangs = vllm_server.StandIn(answer, tokenizer)
+    hangs.hangs_at = path
+    with vllm_server.serving(hangs) as gone_url, vllm_server.serving(vllm_server.StandIn(answer, tokenizer)) as url:
+        asyncio.run(scenario(gone_url, url))
+
+
+def test_vllm_draws_the_rest_of_an_answer_anew(tokenizer: Tokenizer) -> None:
+    """vLLM's generator begins with each request: an answer that goes on elsewhere has a seed of its own there, the same
+    whenever it goes on from the same token; the record keeps the seed that was asked for."""
+
+    async def scenario(url: str) -> None:
+        engine = VllmEngine.connect(url, tokenizer)
+        for num_before in (0, 3, 3, 4):
+            asked = call(sampling=Sampling(seed=7, max_new_tokens=2), num_answered=num_before)
+            assert (await engine.generate(asked)).seed == 7
+        await engine.close()
+
+    stand_in = vllm_server.StandIn(answer, tokenizer)
+    with vllm_server.serving(stand_in) as url:
+        asyncio.run(scenario(url))
+    first, later, again, last = [body["sampling_params"]["seed"] for body in stand_in.asked[1:]]
+    assert first == 7 and later == again and len({first, later, last}) == 3
+    assert all(0 <= seed < 2**63 for seed in (later, last))

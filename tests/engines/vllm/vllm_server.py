@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import threading
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import contextmanager
 from itertools import accumulate, groupby
@@ -71,6 +72,10 @@ class StandIn:
         """What was sent to the weight interface, path and body."""
         self.fails_once: set[str] = set()
         """Paths whose next request fails."""
+        self.hangs_at = ""
+        """A path whose requests are never answered."""
+        self.was_asked = threading.Event()
+        """It was asked there."""
         self._is_updating = False
         self._names = {0: "default"}
         """Of the weights, by the version that the scripted engine has for them."""
@@ -95,12 +100,14 @@ class StandIn:
         return JSONResponse({"count": len(ids), "max_model_len": CONTEXT, "tokens": ids, "token_strs": None})
 
     async def _switch(self, request: Request) -> Response:
+        await self._hang(request)
         if self._is_failing(request):
             return _error(500, "InternalServerError", "out of luck")
         await (self.engine.pause() if request.url.path == "/pause" else self.engine.resume())
         return JSONResponse({"status": "ok"})
 
     async def _weights(self, request: Request) -> Response:
+        await self._hang(request)
         body = json.loads(await request.body() or "null")
         begins, ends = (request.url.path == f"/{word}_weight_update" for word in ("start", "finish"))
         if self._is_failing(request) or (begins and self._is_updating) or (ends and not self._is_updating):
@@ -120,6 +127,12 @@ class StandIn:
         does_fail = request.url.path in self.fails_once
         self.fails_once.discard(request.url.path)
         return does_fail
+
+    async def _hang(self, request: Request) -> None:
+        if request.url.path == self.hangs_at:
+            self.was_asked.set()
+            while not await request.is_disconnected():
+                await asyncio.sleep(0.01)
 
     def restart(self) -> None:
         """It is a server again that has been told nothing."""
