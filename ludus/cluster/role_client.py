@@ -31,6 +31,9 @@ HEARTBEAT_S = 1.5  # the head gives a process up after five that did not come
 TIMEOUT_S = 5.0
 MISSED_HEARTBEATS = 5
 """So many in a row that reached nobody, and the head is gone. Counted, not timed: see `clock.py`."""
+_GIVEN_UP = (httpx.codes.UNAUTHORIZED, httpx.codes.CONFLICT)
+"""The head says that this start of the process is nobody's any more. Whatever else it answers may pass: it is short of
+files or memory, or somebody else answers in its stead for a while."""
 _GRACE_S = 5.0  # for what the process started, such as a server that writes its last lines
 
 
@@ -135,8 +138,8 @@ class RoleClient(AbstractContextManager["RoleClient"]):
                 status: int | None = self._ask("PUT", f"/roles/{self.name}/{self.index}/beat", json=body).status_code
             except BackendError:
                 status = None
-            missed = missed + 1 if status is None else 0
-            if missed == MISSED_HEARTBEATS or (status is not None and status >= 400):
+            missed = 0 if status is not None and httpx.codes.is_success(status) else missed + 1
+            if missed == MISSED_HEARTBEATS or status in _GIVEN_UP:
                 why = "cannot be reached" if status is None else f"answers {status}"
                 logger.warning("the head at %s %s: %s-%d ends", self.head_url, why, self.name, self.index)
                 on_head_lost()

@@ -33,6 +33,8 @@ SILENCE_S = 8.0  # five beats that did not come
 START_S = 900.0  # a large model is read from a network disk, and compiled
 GRACE_S = 10.0
 NUM_LAST_LINES = 20
+# What happened more than an hour ago is not held against a process: in a run of weeks every node fails once.
+RESTARTS_WITHIN_S = 3600.0
 _EXIT_USER = 2  # as the command line says it: settings or files need a change, and no restart helps
 
 OnJoin = Callable[[Registered], Coroutine[Any, Any, None]]
@@ -50,7 +52,8 @@ class SupervisionPolicy:
     """Called whenever one of them is ready again after it was lost. None: nobody needs to know."""
     on_lost: OnLost | None = None
     max_restarts: int = 0
-    """Of one process, until the run ends."""
+    """Of one process, within `restarts_within_s`."""
+    restarts_within_s: float = RESTARTS_WITHIN_S
     start_timeout_s: float = START_S
 
 
@@ -63,6 +66,8 @@ class _SupervisedRole:
     started_at: float
     """By the supervisor's clock."""
     attempt: int = 0
+    restarted_at: Sequence[float] = ()
+    """By the same clock; those that its policy still counts."""
     was_ready: bool = False
     """Some start of it was."""
     state: State = "starting"
@@ -70,6 +75,8 @@ class _SupervisedRole:
     changed_at: float = field(default_factory=time.time)
     joining: asyncio.Future[None] | None = None
     """Of one that is back: it is being made use of. None: nothing is to be done for it."""
+    replacing: asyncio.Task[None] | None = None
+    """Of one that was lost. None: it was not."""
 
     def failed_to_join(self) -> BackendError | None:
         """Why one that is back cannot be used. None: it can, as far as is known. Raises what is not its own fault."""
@@ -121,7 +128,7 @@ class Supervisor:
         for task in (self._watching, *joining):
             task.cancel()
         await asyncio.gather(self._watching, *joining, return_exceptions=True)
-        for role in {supervised.role.name for supervised in self._roles.values()}:
+        for role in {name for name, _ in self._roles}:
             await self.stop(role)
         await asyncio.to_thread(self._launcher.close)
 
@@ -165,6 +172,12 @@ class Supervisor:
 
     async def stop(self, name: str, grace_s: float = GRACE_S) -> None:
         """End the processes of a role. Does nothing if there are none."""
+        replacing = [
+            each.replacing for key, each in self._roles.items() if key[0] == name and each.replacing is not None
+        ]
+        for task in replacing:
+            task.cancel()
+        await asyncio.gather(*replacing, return_exceptions=True)
         roles = [self._roles.pop(key) for key in list(self._roles) if key[0] == name]
         await asyncio.gather(*(asyncio.to_thread(supervised.process.stop, grace_s) for supervised in roles))
         for supervised in roles:
@@ -185,50 +198,78 @@ class Supervisor:
                 return ready
 
     async def _place(
-        self, role: Role, index: int, policy: SupervisionPolicy, before: _SupervisedRole | None = None
+        self,
+        role: Role,
+        index: int,
+        policy: SupervisionPolicy,
+        before: _SupervisedRole | None = None,
+        restarted_at: Sequence[float] = (),
     ) -> None:
         attempt, was_ready = (0, False) if before is None else (before.attempt + 1, before.was_ready)
         key = self._registry.expect(role.name, index, attempt, policy.task)
         env = {KEY_VARIABLE: key, ATTEMPT_VARIABLE: str(attempt)}
-        process = await asyncio.to_thread(self._launcher.start, role, index, env)
+        starting = asyncio.ensure_future(asyncio.to_thread(self._launcher.start, role, index, env))
+        try:
+            process = await asyncio.shield(starting)
+        except asyncio.CancelledError:  # the thread goes on, and what it starts must not outlive the run
+            started = await starting
+            await asyncio.to_thread(started.stop, 0)
+            raise
         self._roles[role.name, index] = _SupervisedRole(
-            role, index, policy, process, self._clock.now(), attempt=attempt, was_ready=was_ready
+            role,
+            index,
+            policy,
+            process,
+            self._clock.now(),
+            attempt=attempt,
+            was_ready=was_ready,
+            restarted_at=restarted_at,
         )
         logger.info("role.started role=%s-%d attempt=%d process=%s", role.name, index, attempt, process.id)
         self._report()
 
     async def _watch(self) -> None:
         try:
-            while True:
+            while not self._failed.done():
                 await asyncio.sleep(POLL_S)
-                roles = list(self._roles.values())
+                roles = [each for each in self._roles.values() if each.replacing is None]
                 statuses = await asyncio.to_thread(lambda polled: [each.process.poll() for each in polled], roles)
                 for supervised, status in zip(roles, statuses, strict=True):
-                    await self._check(supervised, status)
-        except LudusError as error:
-            self._failed.set_result(error)
+                    self._check(supervised, status)
         except Exception as error:  # the boundary of a task: whatever it was, the run is not watched any more
-            logger.exception("the processes of the run are not watched any more")
-            self._failed.set_result(BackendError(f"the run's processes cannot be watched: {error}"))
+            self._fail(error)
 
-    async def _check(self, supervised: _SupervisedRole, status: int | None) -> None:
+    def _fail(self, error: Exception) -> None:
+        """The run ends with the first error."""
+        if not isinstance(error, LudusError):
+            logger.exception("the processes of the run are not watched any more", exc_info=error)
+            error = BackendError(f"the run's processes cannot be watched: {error}")
+        if not self._failed.done():
+            self._failed.set_result(error)
+
+    def _check(self, supervised: _SupervisedRole, status: int | None) -> None:
         """Notice what became of one process. Raises what ends the run."""
         if self._roles.get((supervised.role.name, supervised.index)) is not supervised:
             return  # it was stopped meanwhile
         if supervised.state == "starting":
-            await self._check_for_start(supervised)  # first: it may have been ready, and ended
+            self._check_for_start(supervised)  # first: it may have been ready, and ended
         most_s = supervised.policy.start_timeout_s
         if status is not None:
             how = f"exit status {status}" if status >= 0 else f"signal {-status}"
-            await self._lose(supervised, f"ended with {how}", status)
+            what = f"ended with {how}"
         elif (useless := supervised.failed_to_join()) is not None:
-            await self._lose(supervised, f"cannot be used: {useless}", None)
+            what = f"cannot be used: {useless}"
         elif supervised.state == "starting" and self._clock.now() - supervised.started_at > most_s:
-            await self._lose(supervised, f"was not ready within {most_s:.0f} s", None)
+            what = f"was not ready within {most_s:.0f} s"
         elif (silence_s := self._registry.silence_s(supervised.role.name, supervised.index)) > SILENCE_S:
-            await self._lose(supervised, f"was not heard of for {silence_s:.0f} s", None)
+            what = f"was not heard of for {silence_s:.0f} s"
+        else:
+            return
+        # Each beside the others: a node takes all its processes along, and ending one may take its time.
+        name = f"ludus-replace-{supervised.name}"
+        supervised.replacing = asyncio.create_task(self._replace(supervised, what, status), name=name)
 
-    async def _check_for_start(self, supervised: _SupervisedRole) -> None:
+    def _check_for_start(self, supervised: _SupervisedRole) -> None:
         found = self._registry.find(supervised.role.name, supervised.index)
         if found is None:
             return
@@ -239,8 +280,15 @@ class Supervisor:
             # Beside the watch: a new engine takes the weights first, and others may die meanwhile.
             supervised.joining = asyncio.ensure_future(supervised.policy.on_join(found))
 
+    async def _replace(self, supervised: _SupervisedRole, what: str, status: int | None) -> None:
+        try:
+            await self._lose(supervised, what, status)
+        except Exception as error:  # the boundary of a task
+            self._fail(error)
+
     async def _lose(self, supervised: _SupervisedRole, what: str, status: int | None) -> None:
-        was_ready = supervised.state == "ready"
+        """Have another take its place. Raises what ends the run."""
+        was_ready, policy = supervised.state == "ready", supervised.policy
         supervised.set_state("lost")
         self._report()
         about = (supervised.name, supervised.attempt, supervised.process.id, what)
@@ -248,16 +296,19 @@ class Supervisor:
         if supervised.joining is not None:
             supervised.joining.cancel()
             await asyncio.gather(supervised.joining, return_exceptions=True)
-        if was_ready and supervised.policy.on_lost is not None:
-            await supervised.policy.on_lost(supervised.role.name, supervised.index)
+        if was_ready and policy.on_lost is not None:
+            await policy.on_lost(supervised.role.name, supervised.index)
         await asyncio.to_thread(supervised.process.stop, 0)
-        restarts_left = supervised.policy.max_restarts - supervised.attempt
-        if status == _EXIT_USER or not supervised.was_ready or restarts_left <= 0:
-            raise self._end_of_run(supervised, what, status)
-        await self._place(supervised.role, supervised.index, supervised.policy, supervised)
+        now = self._clock.now()
+        recent = [at for at in supervised.restarted_at if now - at < policy.restarts_within_s]
+        if status == _EXIT_USER or not supervised.was_ready or len(recent) >= policy.max_restarts:
+            raise self._end_of_run(supervised, what, status, len(recent))
+        await self._place(supervised.role, supervised.index, policy, supervised, (*recent, now))
 
-    def _end_of_run(self, supervised: _SupervisedRole, what: str, status: int | None) -> LudusError:
-        again = f" after {supervised.attempt} restarts" if supervised.attempt else ""
+    def _end_of_run(self, supervised: _SupervisedRole, what: str, status: int | None, num_restarts: int) -> LudusError:
+        again = ""
+        if num_restarts:
+            again = f" after {num_restarts} restarts within {supervised.policy.restarts_within_s / 60:.0f} minutes"
         if not supervised.was_ready:
             what += " before it was ready"
         process = supervised.process

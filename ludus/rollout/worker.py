@@ -143,7 +143,7 @@ class RolloutWorker:
             self._playing[assignment.assignment_id] = group.create_task(work, name=assignment.assignment_id)
 
     def _wanted(self) -> str:
-        """A request for episodes, as things are now; numbered also where it is sent again: it may come twice, or late."""
+        """A request for episodes, as things are now; has another number where it is sent again, for both may come."""
         return TakeBody(
             index=self._member.index,
             attempt=self._member.attempt,

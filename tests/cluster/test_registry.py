@@ -1,9 +1,11 @@
 """The head's list of its processes, asked over HTTP."""
 
 import asyncio
+import threading
 
 import httpx
 import pytest
+from starlette.responses import Response
 
 from ludus.cluster.base import KEY_VARIABLE
 from ludus.cluster.registry import Registry
@@ -97,6 +99,29 @@ def test_a_request_to_stop_reaches_the_run():
     with Registry("", on_stop=lambda: asked.append(True)) as registry, client(registry) as http:
         assert http.post("/stop").status_code == 202
     assert asked == [True]
+
+
+@pytest.mark.parametrize("status", [408, 413, 429, 500, 503])
+def test_a_head_that_answers_with_an_error_once_ends_nobody(registry, monkeypatch, status):
+    """A beat that the head could not take is one that was missed; a process ends after several in a row."""
+    monkeypatch.setattr("ludus.cluster.role_client.HEARTBEAT_S", 0.01)
+    answers, was_lost = [status, status, 204, *[status] * 4, 204], threading.Event()
+    answered = threading.Event()
+
+    async def refuse(self):
+        if len(answers) == 1:
+            answered.set()
+        return Response(status_code=answers.pop(0) if len(answers) > 1 else answers[0])
+
+    monkeypatch.setattr(Registry, "_heartbeat", refuse)
+    with Registry("") as own:
+        key = own.expect("engine", 0, 0, {})
+        with RoleClient(own.url, key, "engine", 0) as role_client:
+            role_client.join(on_head_lost=was_lost.set)
+            assert answered.wait(10)
+            assert not was_lost.is_set()
+            answers[:] = [status]
+            assert was_lost.wait(10)
 
 
 def test_a_head_that_is_gone_is_noticed(registry, monkeypatch):

@@ -93,6 +93,44 @@ def test_one_that_was_killed_is_started_again(registry, launcher, role):
     assert "signal 9 after 1 restarts" in str(error) and "engine-0 begins" in str(error)
 
 
+def test_several_that_die_at_once_are_replaced_at_once(registry, launcher, role):
+    """Nobody waits for what is done about another one: a node takes all of its processes along."""
+    is_back, never = asyncio.Event(), asyncio.Event()
+
+    async def lost(name, index):
+        if index == 0:
+            await never.wait()
+
+    async def joined(found):
+        assert found.index > 0
+        is_back.set()
+
+    async def play(supervisor):
+        policy = SupervisionPolicy(on_join=joined, on_lost=lost, max_restarts=1)
+        for found in await supervisor.start(role(count=2), policy):
+            os.kill(found.pid, signal.SIGKILL)
+        async with asyncio.timeout(30):
+            await is_back.wait()
+
+    run(registry, launcher, play)
+
+
+def test_restarts_long_ago_do_not_count(registry, launcher, role):
+    """A process may be started again as often as is allowed within an hour; nobody counts those of a month."""
+    joins = asyncio.Queue()
+
+    async def play(supervisor):
+        policy = SupervisionPolicy(on_join=joins.put, max_restarts=1, restarts_within_s=0.0)
+        (found,) = await supervisor.start(role(), policy)
+        for attempt in range(1, 4):
+            os.kill(found.pid, signal.SIGKILL)
+            found = await joins.get()
+            assert found.attempt == attempt
+        assert supervisor.failure is None
+
+    run(registry, launcher, play)
+
+
 def test_one_that_was_replaced_meanwhile_is_not_handed_out(registry, launcher, role, tmp_path):
     """`start` returns the processes as they are once all are ready, also if one died while another was waited for."""
     mark = tmp_path / "replaced"

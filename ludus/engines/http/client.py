@@ -165,14 +165,19 @@ class HttpEngine:
     async def _on_own_loop(self, work: Coroutine[Any, Any, ReturnT]) -> ReturnT:
         if self._is_closed:
             work.close()
-            raise BackendError("the engine is closed; open a new one")
+        self._check_open()
         try:
             return await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(work, self._loop))
-        except (asyncio.CancelledError, RuntimeError) as error:
+        except (asyncio.CancelledError, RuntimeError):
             task = asyncio.current_task()
-            if not self._is_closed or (task is not None and task.cancelling()):
-                raise
-            raise BackendError(f"the engine of {self._server.url} was closed meanwhile") from error
+            if task is None or not task.cancelling():
+                self._check_open()  # what it did when it was closed
+            raise
+
+    def _check_open(self) -> None:
+        """Raises BackendError once the engine is closed."""
+        if self._is_closed:
+            raise BackendError("the engine is closed; open a new one")
 
     async def _answer(self, call: Call, deliver: Callable[[TokenChunk], None]) -> Sampled:
         if call.id in self._running:

@@ -242,7 +242,7 @@ def test_an_answer_without_a_stream_ends_with_its_connection(tokenizer: Tokenize
 def test_a_replica_that_is_taken_away_while_it_takes_weights_is_missed_by_no_publish(
     path: str, tokenizer: Tokenizer, tmp_path: Path
 ) -> None:
-    """Whatever it was doing: its publish fails as one of a server that is gone, at once, and others have the weights."""
+    """Whatever it was doing: its publish fails at once, as of a server that is gone, and others have the weights."""
 
     async def scenario(gone_url: str, url: str) -> None:
         gone, other = (

@@ -131,8 +131,8 @@ class StandIn:
     async def _hang(self, request: Request) -> None:
         if request.url.path == self.hangs_at:
             self.was_asked.set()
-            while not await request.is_disconnected():
-                await asyncio.sleep(0.01)
+            while (await request.receive())["type"] != "http.disconnect":
+                pass
 
     def restart(self) -> None:
         """It is a server again that has been told nothing."""
