@@ -174,6 +174,11 @@ class TorchRanks:
         dist.destroy_process_group()
 
 
+def is_connection_lost(error: RuntimeError) -> bool:
+    """Whether it says that another process is gone; gloo has no type of error for it."""
+    return isinstance(error, dist.DistError) or "gloo" in str(error)
+
+
 def _rank_key(rank: int) -> str:
     return f"ludus/rank/{rank}"
 

@@ -31,7 +31,7 @@ from ludus.runs.metrics import Metrics
 from ludus.trainer.checkpoint import check_parts
 from ludus.trainer.critic import CRITIC_FOLDER
 from ludus.trainer.export import export_model
-from ludus.trainer.group import TorchRanks
+from ludus.trainer.group import TorchRanks, is_connection_lost
 from ludus.trainer.settings import TrainerSettings
 from ludus.trainer.step import ModelTrainer
 from ludus.trainer.wire import rows_from_json, rows_to_json
@@ -42,14 +42,18 @@ _BY_ONESELF = frozenset({"configure", "save", "load", "take_weights"})
 _END = "end"
 
 
-@dataclass(frozen=True, eq=False, slots=True)
+@dataclass(eq=False, slots=True)
 class ShardedWeights:
-    """The masters of all ranks as a source of weights (see WeightSource)."""
+    """The masters of all ranks as a source of weights (see WeightSource), as they are when they are first copied.
+
+    An engine that joins later takes them from the copy, which stays until the next version is published.
+    """
 
     trainer: ShardedTrainer
     version: int
     sampling: LoadedModel | None
     """A whole model in this process that samples. None: who samples takes the tensors."""
+    is_copied: bool = False
 
     def named_tensors(self) -> Iterable[tuple[str, Tensor]]:
         """Name in the saved model and weight in the model's dtype, of every trained weight, on the CPU.
@@ -62,11 +66,14 @@ class ShardedWeights:
 
     @torch.no_grad()
     def copy_into_shared(self) -> None:
-        """The parameters of every rank take the masters' values, and so does the model that samples here."""
+        """The parameters of every rank take the masters' values, and so does the model that samples here; once."""
+        if self.is_copied:  # masters move on, and another engine may be taking these weights
+            return
         self.trainer.copy_to_parameters()
         if self.sampling is not None:
             for name, parameter in self.sampling.trainable.items():
                 parameter.copy_(self.trainer.whole(name, self.version))
+        self.is_copied = True
 
 
 class ShardedTrainer:
@@ -225,7 +232,22 @@ class ShardedTrainer:
 
 
 def follow_commands(trainer: ModelTrainer, ranks: TorchRanks) -> None:
-    """What a process other than rank 0 does until rank 0 ends it. trainer: of this process's rows."""
+    """What a process other than rank 0 does until rank 0 ends it. trainer: of this process's rows.
+
+    Raises BackendError if another process is gone.
+    """
+    try:
+        _follow_commands(trainer, ranks)
+    except RuntimeError as error:
+        if not is_connection_lost(error):
+            raise
+        raise BackendError(
+            f"rank {ranks.rank} of the trainer ends: the connection to another rank was lost, and the log of that one, "
+            "or of the run, says why; the run goes on from its last checkpoint"
+        ) from error
+
+
+def _follow_commands(trainer: ModelTrainer, ranks: TorchRanks) -> None:
     while (command := ranks.receive(0))["do"] != _END:
         if command["do"] not in _BY_ONESELF:
             execute_command(trainer, ranks, command)

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import peft
 import pytest
@@ -27,7 +27,7 @@ from ludus.trainer.critic import CRITIC_FOLDER, CriticModel, load_critic
 from ludus.trainer.export import export_model
 from ludus.trainer.group import TorchRanks, open_rendezvous
 from ludus.trainer.settings import CriticSettings, TrainerSettings
-from ludus.trainer.sharded import ShardedTrainer
+from ludus.trainer.sharded import ShardedTrainer, follow_commands
 from ludus.trainer.step import ModelTrainer
 
 FOLLOWER = Path(__file__).parent / "follower.py"
@@ -357,6 +357,35 @@ def test_publishing_may_be_given_up(team: Team, tiny_model_folder: Path) -> None
         assert trainer.train_batch(batch())["train/loss"] == pytest.approx(alone.train_batch(batch())["train/loss"])
         assert torch.equal(dict(early.named_tensors())[name], first)
         assert not torch.equal(weights(trainer)[name], first)
+
+
+def test_what_was_published_stays_until_the_next_is(team: Team, tiny_model_folder: Path) -> None:
+    """An engine that takes weights while the next step trains, or before its weights are published, gets those of one
+    version, whichever other engine has taken them meanwhile."""
+    parts = Batch(tuple(batch().rows[start::2] for start in range(2)), 0)
+    with sharded(team, tiny_model_folder, 2) as trainer:
+        trainer.train_batch(parts)
+        published = trainer.publish()
+        published.copy_into_shared()
+        before = {name: each.clone() for name, each in published.named_tensors()}
+        trainer.train_batch(parts)
+        published.copy_into_shared()
+        after = dict(published.named_tensors())
+        assert all(torch.equal(before[name], after[name]) for name in before)
+        assert any(not torch.equal(before[name], each) for name, each in trainer.publish().named_tensors())
+
+
+def test_a_rank_that_is_left_alone_ends_with_one_sentence() -> None:
+    """gloo's own words, with its paths and threads, are for nobody."""
+
+    class Alone:
+        rank = 1
+
+        def receive(self, rank: int) -> Any:
+            raise RuntimeError("[/pytorch/third_party/gloo/gloo/transport/tcp/pair.cc:537] Connection closed by peer")
+
+    with pytest.raises(BackendError, match=r"^rank 1 of the trainer ends: the connection to another rank was lost"):
+        follow_commands(cast(Any, None), cast(Any, Alone()))
 
 
 def test_what_cannot_be_done_is_refused_by_all(team: Team, tiny_model_folder: Path, tmp_path: Path) -> None:
