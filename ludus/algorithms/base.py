@@ -26,7 +26,8 @@ Memory = Mapping[str, float]
 """What an algorithm knows of earlier batches, by name; a checkpoint keeps it."""
 NOTHING: Memory = {}
 LossMetrics = dict[str, "Tensor"]
-"""Means over tokens, unless the name ends in `_max`."""
+"""Numbers of each token, shape (N,), of which the mean is shown; or what is shown itself: a mean over tokens, unless
+the name ends in `_max`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -172,6 +173,30 @@ def no_needs(_: Any) -> Needs:
 
 
 @dataclass(frozen=True, slots=True)
+class LossTerms:
+    """A loss as the sum of what its tokens give to it, and what is to be seen of them."""
+
+    loss_N: Tensor
+    """Weighted, corrected, with everything that the settings add; shape (N,), with a gradient."""
+    ratio_N: Tensor
+    """pi / old as the loss took it: of each token, or the mean over its turn or episode; without gradient, as all that
+    follows."""
+    factor_N: Tensor | None
+    """What the policy's loss was multiplied by: the correction, or 0 for what is left out. None: by nothing."""
+    metrics: LossMetrics
+
+    @property
+    def shown(self) -> LossMetrics:
+        """The metrics, of each token's numbers the mean."""
+        return {name: each.mean() if getattr(each, "ndim", 0) else each for name, each in self.metrics.items()}
+
+    @property
+    def of_tokens(self) -> LossMetrics:
+        """Those metrics that have a number of each token."""
+        return {name: each for name, each in self.metrics.items() if getattr(each, "ndim", 0)}
+
+
+@dataclass(frozen=True, slots=True)
 class Rule:
     """One entry of a table: an estimator, a loss, a correction or a normaliser (their forms: see `table`)."""
 
@@ -194,7 +219,7 @@ class Rule:
 
 
 Estimate = Callable[[Sequence[GroupReturns], Memory], tuple[Sequence[Advantages], Memory]]
-Objective = Callable[[LossInputs], tuple["Tensor", LossMetrics]]
+Objective = Callable[[LossInputs], LossTerms]
 
 
 @dataclass(frozen=True, slots=True)
@@ -208,14 +233,19 @@ class Algorithm:
     is known of earlier batches, and with what is known after this one."""
     weights: Callable[[Sequence[int]], tuple[float, ...]]
     """From the trained tokens of each episode to the weight of each of its tokens."""
-    loss: Objective
-    """A sum over the tokens of a row: weighted and corrected, the KL term in it."""
+    terms: Objective
+    """Of the tokens of a row: their losses, weighted and corrected, the KL term in them."""
     imported: tuple[str, ...] = ()
     """Import strings of the user's own functions, which are imported when they are first called."""
 
     def advantages(self, groups: Sequence[GroupReturns], memory: Memory = NOTHING) -> Sequence[Advantages]:
         """Those of `estimate` alone."""
         return self.estimate(groups, memory)[0]
+
+    def loss(self, inputs: LossInputs) -> tuple[Tensor, LossMetrics]:
+        """The sum of `terms`, and what is shown of it."""
+        terms = self.terms(inputs)
+        return terms.loss_N.sum(), terms.shown
 
     def load(self) -> None:
         """Import the user's functions now, so that a run fails at its start. Raises UserError."""

@@ -15,6 +15,7 @@ from ludus.algorithms.base import (
     GroupReturns,
     LossInputs,
     LossMetrics,
+    LossTerms,
     Memory,
     Needs,
     Rule,
@@ -50,7 +51,7 @@ def algorithm_of(settings: AlgorithmSettings) -> Algorithm:
         needs=needs | _needs_of_terms(settings),
         estimate=partial(_estimate, estimator=advantages, settings=settings),
         weights=weights,
-        loss=partial(_objective, settings=settings, loss=loss, correction=correction),
+        terms=partial(_terms, settings=settings, loss=loss, correction=correction),
         imported=tuple(each.path for each in own if isinstance(each, OwnAdvantageSettings | OwnLossSettings)),
     )
 
@@ -84,14 +85,14 @@ def _needs_of_terms(settings: AlgorithmSettings) -> Needs:
     )
 
 
-def _objective(
+def _terms(
     inputs: LossInputs,
     *,
     settings: AlgorithmSettings,
     loss: Callable[[LossInputs], tuple[Tensor, LossMetrics]],
     correction: Callable[[LossInputs], Tensor | None],
-) -> tuple[Tensor, LossMetrics]:
-    """sum_i w_i (c_i m_i loss_i + beta kl_i - coef H_i), and what is shown of it.
+) -> LossTerms:
+    """w_i (c_i m_i loss_i + beta kl_i - coef H_i), and what is shown of it.
 
     What an expert gave (`train_dataset.demonstrations`) was sampled by nobody: its loss is `demonstration_loss`, with
     c = m = 1, and in what is shown it is no distance away.
@@ -103,15 +104,17 @@ def _objective(
         sampled_N = inputs.old_logprobs_N.where(is_given_N, inputs.sampled_logprobs_N)
         inputs = replace(inputs, sampled_logprobs_N=sampled_N)
     loss_N, seen = loss(inputs)
-    for factor_N in (correction(inputs), _top_entropy(inputs, settings), _off_policy(inputs, settings)):
-        if factor_N is not None:
-            loss_N = loss_N * factor_N
+    factor_N: Tensor | None = None
+    for each_N in (correction(inputs), _top_entropy(inputs, settings), _off_policy(inputs, settings)):
+        if each_N is not None:
+            loss_N, factor_N = loss_N * each_N, each_N if factor_N is None else factor_N * each_N
     if is_given_N is not None:
         loss_N = demonstration_loss(inputs, gamma=settings.demonstrations.gamma).where(is_given_N, loss_N)
+        factor_N = None if factor_N is None else factor_N.masked_fill(is_given_N, 1.0)
     if settings.kl is not None:
         assert inputs.reference_logprobs_N is not None, "an algorithm that needs a reference gets its logprobs"
         kl_N = kl_estimate(inputs.logprobs_N, inputs.reference_logprobs_N, settings.kl.estimator)
-        seen = {**seen, "kl_reference": kl_N.detach().mean()}
+        seen = {**seen, "kl_reference": kl_N.detach()}
         if settings.kl.weighted:
             kl_N = kl_N * bounded_exp(inputs.logprobs_N - inputs.sampled_logprobs_N)
         loss_N = loss_N + settings.kl.beta * kl_N
@@ -122,7 +125,11 @@ def _objective(
     if metrics is not None:
         seen = {**metrics(inputs), **seen}
     seen = {**seen, **replay_metrics(inputs), **demonstration_metrics(inputs)}
-    return (inputs.weights_N * loss_N).sum(), seen
+    ratio_N = seen.get("ratio_mean")
+    if getattr(ratio_N, "shape", None) != loss_N.shape:  # of a loss without one, or a user's own
+        ratio_N = bounded_exp((inputs.logprobs_N - inputs.old_logprobs_N).detach())
+    assert ratio_N is not None, "given by the loss or made here"
+    return LossTerms(inputs.weights_N * loss_N, ratio_N.detach(), factor_N, seen)
 
 
 def _top_entropy(inputs: LossInputs, settings: AlgorithmSettings) -> Tensor | None:

@@ -105,6 +105,7 @@ class HostedModel:
             clock=self._clock,
             work=self._work,
             memory=self.progress.memory,
+            record_tokens=self.config.trainer.record_tokens,
             on_stage=on_own_stage,
         )
         return stepped.metrics

@@ -248,6 +248,7 @@ class Trainer:
             checkpoint=config.checkpoint,
             total_steps=config.total_train_steps if epochs is None else math.ceil(epochs * num_rows / batch_size),
             total_seconds=config.total_train_seconds,
+            record_tokens=config.trainer.record_tokens,
             steps_key="total_train_steps" if epochs is None else "total_train_epochs",
         )
 

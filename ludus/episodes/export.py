@@ -78,6 +78,9 @@ class TokenBounds:
 class Exported:
     sequences: tuple[TrainSequence, ...]
     ledger: Ledger
+    places: Mapping[str, tuple[int, ...]]
+    """By turn id the places, among the tokens that it sampled, of those that are trained; turns without any are left
+    out."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,7 +128,7 @@ def export_session(
     # Counted in what leaves here, so that a token which a style lost or repeated cannot balance.
     ledger = Ledger(record.num_sampled_tokens, sum(len(item.target_idx) for item in sequences), masked)
     ledger.check()
-    return Exported(sequences, ledger)
+    return Exported(sequences, ledger, _places(trained))
 
 
 def trained_places(
@@ -135,9 +138,11 @@ def trained_places(
     bounds: TokenBounds = TokenBounds(),
     left_out: Mapping[str, Sequence[int]] = _NOTHING,
 ) -> dict[str, tuple[int, ...]]:
-    """By turn id the places, among the tokens that it sampled, of those that `export_session` with the same arguments
-    trains; turns without any are left out."""
-    trained, _ = _account(record, credit, bounds, left_out)
+    """`Exported.places` of `export_session` with the same arguments."""
+    return _places(_account(record, credit, bounds, left_out)[0])
+
+
+def _places(trained: Sequence[_TrainedTurn]) -> dict[str, tuple[int, ...]]:
     return {item.turn.id: item.chosen for item in trained}
 
 

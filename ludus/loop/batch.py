@@ -74,6 +74,9 @@ class BuiltBatch:
     """By turn id: its advantage, the mean over its tokens, or the reason why it is masked."""
     memory: Memory
     """What the algorithm knows after it."""
+    turns: Mapping[int, tuple[str, tuple[int, ...]]]
+    """By its number in the rows the id of each turn that is trained, and the places of its trained tokens among those
+    that it sampled."""
     staleness: Mapping[int, int]
     """Sampled tokens by how many versions they are older than the weights they train."""
     reward_kl: RewardKl | None = None
@@ -104,7 +107,7 @@ def build_batch(
     parts = _cut(list(enumerate(by_group)), rules.algorithm.minibatches)
     rows: list[tuple[PackedRow, ...]] = []
     ledger = account_discarded(taken.discarded)
-    numbers = Numbers()
+    numbers, turns = Numbers(), dict[int, tuple[str, tuple[int, ...]]]()
     for part in parts:
         sequences: list[TrainSequence] = []
         for group, (episode, credit) in ((group, each) for group, members in part for each in members):
@@ -122,6 +125,9 @@ def build_batch(
             )
             sequences.extend(exported.sequences)
             ledger = ledger + _account(exported.ledger, origin)
+            for number, turn in enumerate(episode.session.turns, numbers.first_turn):
+                if turn.id in exported.places:
+                    turns[number] = (turn.id, exported.places[turn.id])
             numbers = numbers.after(episode.session)
         rows.append(pack(sequences, row_tokens=rules.row_tokens))
     own = [each for each in chain.from_iterable(by_group) if each[0].id not in origins]
@@ -130,6 +136,7 @@ def build_batch(
         ledger=ledger,
         credit=_named_credit(own, taken.discarded),
         memory=known,
+        turns=turns,
         staleness=_staleness(taken.groups, version),
         reward_kl=lost,
     )

@@ -6,6 +6,7 @@ Invariants: the ledger of the step balances before a weight changes; when the st
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, replace
@@ -36,6 +37,7 @@ from ludus.loop.trainer_thread import TrainerThread
 from ludus.rollout.groups import TakenGroups
 from ludus.runs.metrics import Metrics
 from ludus.runs.store import RunStore
+from ludus.runs.tokens import TokenColumns
 from ludus.teachers.teacher import Teacher
 
 logger = logging.getLogger(__name__)
@@ -49,7 +51,13 @@ class Learner(Protocol):
 
     def measure(self, batch: Batch, names: Collection[str]) -> Mapping[int, TokenNumbers]: ...
 
-    def train_batch(self, batch: Batch, algorithm: AlgorithmSettings | None = None) -> Metrics: ...
+    def train_batch(
+        self,
+        batch: Batch,
+        algorithm: AlgorithmSettings | None = None,
+        *,
+        on_tokens: Callable[[TokenColumns], None] | None = None,
+    ) -> Metrics: ...
 
     def publish(self) -> WeightSource: ...
 
@@ -93,11 +101,13 @@ async def train_step(
     clock: TrainingClock,
     work: TrainerThread,
     memory: Memory = NOTHING,
+    record_tokens: bool = True,
     on_stage: OnStage = lambda _stage, _ledger, _memory: None,
 ) -> TrainStepResult:
     """Train weights `version` on what was taken, and publish them as the next version.
 
     memory: what the algorithm knows of earlier steps.
+    record_tokens: what the loss used of each token goes to the run store.
     on_stage: called with the parts of the step as they end. Between `batch` and `train` the masters lie between two
     versions; from `train` on they are those of the next, whatever becomes of the rest.
     """
@@ -107,17 +117,22 @@ async def train_step(
         built = build_batch(taken, rules, version=version, measured=measured, memory=memory)
         built.ledger.check()
     on_stage("batch", built.ledger, memory)
+    kept: list[TokenColumns] = []
     with clock.measure("train"):
         if built.batch.num_trained:
             algorithm = adapted(rules.algorithm, memory)
-            train_metrics = await work.run(components.learner.train_batch, built.batch, algorithm)
+            on_tokens = kept.append if record_tokens else None
+            train_metrics = await work.run(components.learner.train_batch, built.batch, algorithm, on_tokens=on_tokens)
         else:  # a batch in which every token is masked changes no weight
             train_metrics = {"train/skipped_steps": 1.0}
             logger.warning("no token of this step can be trained; the ledger says why: %s", dict(built.ledger.masked))
     known = remember(rules.algorithm, built.memory, train_metrics)
     on_stage("train", built.ledger, known)
     with clock.measure("publish"):
-        await components.engine.publish(step, components.learner.publish())
+        await asyncio.gather(  # written while weights travel
+            components.engine.publish(step, components.learner.publish()),
+            *(asyncio.to_thread(components.store.add_tokens, step, each, built.turns) for each in kept),
+        )
     on_stage("publish", built.ledger, known)
     components.store.add_credit(step, built.credit)
     metrics = {

@@ -96,6 +96,8 @@ class TrainPlan:
     """The key of the configuration that `total_steps` comes from."""
     curriculum: CurriculumSettings | None = None
     """None: no row is ever skipped."""
+    record_tokens: bool = True
+    """What the loss used of every trained token stays in the run."""
 
 
 @dataclass(slots=True)
@@ -212,6 +214,7 @@ async def _step(
             clock=run.clock,
             work=work,
             memory=run.progress.memory,
+            record_tokens=plan.record_tokens,
             on_stage=on_stage,
         )
     except Exception:

@@ -28,10 +28,10 @@ def sync(path: Path) -> None:
         os.close(descriptor)
 
 
-def write_whole(path: Path, text: str) -> None:
-    """Replace a file: it holds all of the text, or what it held before."""
+def write_whole(path: Path, content: str | bytes) -> None:
+    """Replace a file: it holds all of the content, text as UTF-8, or what it held before."""
     draft = path.with_name(f"{path.name}.{os.getpid()}.part")
-    draft.write_text(text, encoding="utf-8")
+    draft.write_bytes(content.encode() if isinstance(content, str) else content)
     draft.replace(path)
 
 

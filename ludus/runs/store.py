@@ -10,6 +10,7 @@ one process at a time writes a run, any number read it meanwhile.
                   run.db        episodes and the credit of their turns
                   journal/      turns of sessions that have not ended
                   metrics.jsonl one line a step
+                  tokens/       what each step made of its tokens, a file a step
                   summary.json  the run in one object, once it has ended
                   checkpoints/  written by the loop
 """
@@ -22,7 +23,7 @@ import os
 import sqlite3
 import threading
 import zlib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, suppress
 from pathlib import Path
 from typing import Any
@@ -35,6 +36,7 @@ from ludus.runs.exporters.base import Exporter, FinishedEpisode, NoExporter
 from ludus.runs.folder import config_text, read_config, read_metrics, read_summary, write_config
 from ludus.runs.journal import Journal, Unfinished, discard, left_behind, read_unfinished
 from ludus.runs.metrics import Metrics
+from ludus.runs.tokens import StepTokens, TokenColumns, discard_tokens, read_tokens, write_tokens
 from ludus.types import Episode, Outcome
 
 logger = logging.getLogger(__name__)
@@ -119,6 +121,7 @@ class RunStore(AbstractContextManager["RunStore"]):
                     write_whole(past, store.config_text)
                 write_config(folder, config_text)
                 (folder / "summary.json").unlink(missing_ok=True)
+                discard_tokens(folder, after=step)
         except BaseException:
             store.close()
             raise
@@ -267,6 +270,17 @@ class RunStore(AbstractContextManager["RunStore"]):
         """All that `add_credit` was given, by turn id."""
         rows = self._rows("SELECT turn_id, advantage, mask FROM credit")
         return {turn_id: advantage if mask is None else mask for turn_id, advantage, mask in rows}
+
+    def add_tokens(self, step: int, tokens: TokenColumns, turns: Mapping[int, tuple[str, Sequence[int]]]) -> None:
+        """What the step made of every token that it trained; `write_tokens` says of which."""
+        with self._lock:
+            self._become_writer()
+        with _explained(self.folder, "write the numbers of trained tokens"):
+            write_tokens(self.folder, step, tokens, turns)
+
+    def tokens(self, step: int) -> StepTokens | None:
+        """What `add_tokens` was given. None: nothing of this step. Raises UserError if the file is damaged."""
+        return read_tokens(self.folder, step)
 
     @property
     def last_step(self) -> int:

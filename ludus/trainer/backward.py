@@ -18,7 +18,7 @@ from functools import partial
 import torch
 from torch import Tensor
 
-from ludus.algorithms.base import Algorithm, LossInputs
+from ludus.algorithms.base import Algorithm, LossInputs, LossTerms
 from ludus.algorithms.pack import OWN, PackedRow
 from ludus.errors import InternalError
 from ludus.trainer.forward import RowForward, RowTensors
@@ -96,7 +96,7 @@ class Backward:
             origins = None if tensors.origins is None else tensors.origins[chunk]
             sampled = tensors.sampled_logprobs[chunk]
             inputs = LossInputs(logprobs, sampled, before, beginning, *rest, origins_N=origins)
-            return _slopes(inputs, algorithm, means)
+            return _slopes(inputs, algorithm, means, None if row.turns is None else row.turns[chunk])
 
         self._differentiate(row, tensors, slopes, algorithm, means)
 
@@ -119,7 +119,7 @@ class Backward:
         needed = (before if algorithm.needs.proximal else None, reference if algorithm.needs.reference else None)
         inputs = LossInputs(current, sampled, *needed, advantages, weights, entropies, *ids)
         # every rank computes all of it, and one of them reports
-        slopes = _slopes(inputs, algorithm, means if self._ranks.rank == 0 else TokenMeans())
+        slopes = _slopes(inputs, algorithm, means if self._ranks.rank == 0 else TokenMeans(), inputs.turns_N)
         for row in rows:
             with self._hold():
                 ask = partial(_cut, slopes, first)
@@ -167,16 +167,46 @@ def _cut(slopes: Slopes, first: int, chunk: slice, _logprobs: Tensor, _entropies
     return by_logprob[at], None if by_entropy is None else by_entropy[at]
 
 
-def _slopes(inputs: LossInputs, algorithm: Algorithm, means: TokenMeans) -> Slopes:
-    """The loss's slopes, and to `means` its value and what it shows."""
+def _slopes(
+    inputs: LossInputs, algorithm: Algorithm, means: TokenMeans, turns_N: Sequence[int] | Tensor | None
+) -> Slopes:
+    """The loss's slopes, and to `means` its value and what it shows.
+
+    turns_N: number of each token's turn. None: they are not known, and tokens are not recorded.
+    """
     assert inputs.entropies_N is not None, "the head computes entropies with logprobs"
     logprobs = inputs.logprobs_N.detach().requires_grad_()
     entropies = inputs.entropies_N.detach().requires_grad_(algorithm.needs.entropy)
     with torch.enable_grad():
-        value, metrics = algorithm.loss(replace(inputs, logprobs_N=logprobs, entropies_N=entropies))
+        terms = algorithm.terms(replace(inputs, logprobs_N=logprobs, entropies_N=entropies))
         wanted = (logprobs, entropies) if algorithm.needs.entropy else (logprobs,)
-        slopes = torch.autograd.grad(value, wanted, materialize_grads=True)
-    means.add_sum("train/loss", float(value.detach()))
-    seen = {"train/entropy": entropies.detach().mean()} | {f"train/{name}": each for name, each in metrics.items()}
+        slopes = torch.autograd.grad(terms.loss_N.sum(), wanted, materialize_grads=True)
+    # in float64: what is recorded of tokens adds up to it
+    means.add_sum("train/loss", float(terms.loss_N.detach().double().sum()))
+    seen = {"train/entropy": entropies.detach().mean()} | {f"train/{name}": each for name, each in terms.shown.items()}
     means.add({name: float(each) for name, each in seen.items()}, len(logprobs))
+    if means.tokens is not None and turns_N is not None:
+        means.tokens.add(turns_N, _numbers(inputs, terms))
     return slopes[0], slopes[1] if algorithm.needs.entropy else None
+
+
+_OF_TOKENS = {"ratio_mean": "ratio", "clip_fraction": "clipped", "left_out_fraction": "left_out"}
+"""Metrics whose names speak of means, by what they are of one token."""
+
+
+def _numbers(inputs: LossInputs, terms: LossTerms) -> dict[str, Tensor]:
+    """What is recorded of each token."""
+    assert inputs.entropies_N is not None, "the head computes entropies with logprobs"
+    shown = {_OF_TOKENS.get(name, name): each for name, each in terms.of_tokens.items()}
+    return {
+        **({} if inputs.proximal_logprobs_N is None else {"old_logprob": inputs.proximal_logprobs_N}),
+        **({} if inputs.reference_logprobs_N is None else {"reference_logprob": inputs.reference_logprobs_N}),
+        **({} if terms.factor_N is None else {"factor": terms.factor_N}),
+        **shown,
+        "trained_logprob": inputs.logprobs_N,
+        "ratio": terms.ratio_N,
+        "advantage": inputs.advantages_N,
+        "weight": inputs.weights_N,
+        "loss": terms.loss_N,
+        "entropy": inputs.entropies_N,
+    }

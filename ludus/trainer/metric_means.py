@@ -5,11 +5,15 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from ludus.trainer.token_record import TokenRecord
+
 
 class TokenMeans:
     """Gathers means over tokens, weighted by how many tokens each was taken over; names in `_max` keep the largest."""
 
-    def __init__(self) -> None:
+    def __init__(self, tokens: TokenRecord | None = None) -> None:
+        """tokens: what keeps the numbers of each token besides. None: nobody asked for them."""
+        self.tokens = tokens
         self._sums: dict[str, float] = {}
         self._tokens: dict[str, int] = {}
         self._largest: dict[str, float] = {}

@@ -70,3 +70,5 @@ class TrainerSettings(Settings):
     changes that are small beside a weight until they have added up."""
     activation_checkpointing: bool = False
     """Recompute each layer in the backward pass: much less memory, about a third more time."""
+    record_tokens: bool = True
+    """Keep in the run's folder what the loss used of every trained token: some 15 bytes of each."""

@@ -28,12 +28,13 @@ from ludus.algorithms.share import share_rows
 from ludus.errors import BackendError, UserError
 from ludus.models.load import LoadedModel
 from ludus.runs.metrics import Metrics
+from ludus.runs.tokens import TokenColumns
 from ludus.trainer.checkpoint import check_parts
 from ludus.trainer.critic import CRITIC_FOLDER
 from ludus.trainer.export import export_model
 from ludus.trainer.group import TorchRanks, is_connection_lost
 from ludus.trainer.settings import TrainerSettings
-from ludus.trainer.step import ModelTrainer
+from ludus.trainer.step import ModelTrainer, OnTokens
 from ludus.trainer.wire import rows_from_json, rows_to_json
 
 T = TypeVar("T")
@@ -112,12 +113,18 @@ class ShardedTrainer:
     def configure(self, *, lr: float, algorithm: AlgorithmSettings | None = None) -> None:
         self._command("configure", {"lr": lr, "algorithm": _to_json(algorithm)})
 
-    def train_batch(self, batch: Batch, algorithm: AlgorithmSettings | None = None) -> Metrics:
+    def train_batch(
+        self, batch: Batch, algorithm: AlgorithmSettings | None = None, *, on_tokens: OnTokens | None = None
+    ) -> Metrics:
         parts = [share_rows(part, self._ranks.size) for part in batch.minibatches]
         by_rank = [[rows_to_json(shares[rank]) for shares in parts] for rank in range(self._ranks.size)]
         own = [{"parts": parts_of_rank} for parts_of_rank in by_rank]
-        result: Metrics = self._command("train", {"algorithm": _to_json(algorithm), "version": batch.version}, own)
-        return result
+        how = {"algorithm": _to_json(algorithm), "version": batch.version, "keeps_tokens": on_tokens is not None}
+        metrics: Metrics
+        metrics, kept = self._command("train", how, own)
+        if on_tokens is not None and kept is not None:
+            on_tokens(kept)
+        return metrics
 
     def forward_backward(self, batch: Batch, algorithm: AlgorithmSettings | None = None) -> Metrics:
         by_rank = [{"rows": rows_to_json(share)} for share in share_rows(batch.rows, self._ranks.size)]
@@ -274,9 +281,12 @@ def _from_json(command: dict[str, Any]) -> AlgorithmSettings | None:
     return None if command["algorithm"] is None else AlgorithmSettings(**command["algorithm"])
 
 
-def _train(trainer: ModelTrainer, _: TorchRanks, command: dict[str, Any]) -> Metrics:
-    parts = tuple(rows_from_json(part) for part in command["parts"])
-    return trainer.train_batch(Batch(parts, command["version"]), _from_json(command))
+def _train(trainer: ModelTrainer, _: TorchRanks, command: dict[str, Any]) -> tuple[Metrics, TokenColumns | None]:
+    """The metrics, and what was kept of the tokens, at rank 0 if it was asked for."""
+    parts, kept = tuple(rows_from_json(part) for part in command["parts"]), list[TokenColumns]()
+    on_tokens = kept.append if command["keeps_tokens"] else None
+    metrics = trainer.train_batch(Batch(parts, command["version"]), _from_json(command), on_tokens=on_tokens)
+    return metrics, kept[0] if kept else None
 
 
 def _gather(trainer: ModelTrainer, _: TorchRanks, command: dict[str, Any]) -> Metrics:

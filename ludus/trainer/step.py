@@ -7,7 +7,7 @@ weights that sample change in `publish` alone (masters move in between).
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,6 +24,7 @@ from ludus.engines.lease import ComputeLease
 from ludus.errors import UserError
 from ludus.models.load import LoadedModel, read_trainable, save_model
 from ludus.runs.metrics import Metrics, merge_means
+from ludus.runs.tokens import TokenColumns
 from ludus.text.constraint import Constraints
 from ludus.text.tokenizer import Tokenizer
 from ludus.trainer.backward import Backward, Rows
@@ -39,8 +40,10 @@ from ludus.trainer.reference import ReferenceWeights, copied_weights
 from ludus.trainer.rounding import Rounding
 from ludus.trainer.settings import CriticSettings, TrainerSettings
 from ludus.trainer.shared_critic import HEAD_NAME, SharedCritic
+from ludus.trainer.token_record import TokenRecord, whole_record
 
 LEASE_NAME = "trainer"
+OnTokens = Callable[[TokenColumns], None]
 _DEFAULT_ALGORITHM = AlgorithmSettings()
 
 
@@ -167,14 +170,19 @@ class ModelTrainer:
         own = measure_rows(batch.rows, {name: measures[name] for name in sorted(names)}, self._hold)
         return numbers_by_turn(self.ranks.gather(own))
 
-    def train_batch(self, batch: Batch, algorithm: AlgorithmSettings | None = None) -> Metrics:
+    def train_batch(
+        self, batch: Batch, algorithm: AlgorithmSettings | None = None, *, on_tokens: OnTokens | None = None
+    ) -> Metrics:
         """Move the masters along the batch's gradient, once for each minibatch, and return what was seen.
 
         batch: over several ranks this rank's own rows.  algorithm: of this batch. None: the trainer's own.
+        on_tokens: at rank 0 given the numbers of each token as the loss of its minibatch used them, if a policy was
+        trained; the rows say of which turns their tokens are. None: they are not kept.
         The weights that sample stay as they are until they are published. A critic learns from the same minibatches;
         while it warms up, alone.
         """
-        means, chosen = TokenMeans(), self._chosen(algorithm)
+        means = TokenMeans(None if on_tokens is None else TokenRecord())
+        chosen = self._chosen(algorithm)
         parts = [part for part in batch.minibatches if part]
         critic = self.critic if "values" in chosen.needs.measured else None
         is_alone = critic is not None and critic.is_warming_up
@@ -189,6 +197,10 @@ class ModelTrainer:
             steps = self._train_parts(parts, means, chosen)
         self.optimizer.end_batch()
         self.version += 1
+        if on_tokens is not None and means.tokens is not None:
+            kept = self.ranks.gather(means.tokens.parts())
+            if self.ranks.rank == 0:
+                on_tokens(whole_record(kept, num_minibatches=len(batch.minibatches)))
         result = self._result(means)
         for name in result.keys() & {"train/loss", "critic/loss"}:  # the minibatches weigh as much as there are of them
             result[name] /= len(batch.minibatches)

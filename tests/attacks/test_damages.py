@@ -28,6 +28,7 @@ from ludus.runs.codec import encode_episode
 from ludus.runs.folder import trained_model
 from ludus.runs.journal import Journal
 from ludus.runs.store import RunStore
+from ludus.runs.tokens import read_tokens
 from tests.runs.conftest import episode_of
 
 ROWS = [{"question": f"What do you know about {number}?"} for number in range(5)]
@@ -127,6 +128,7 @@ class Damage:
         told = "; ".join(f"“{each}”" for each in (self.says, self.goes_on) if each) or "nothing"
         lost = [f"{NUM_EPISODES + 1 - self.episodes} of 7 episodes"] if self.episodes <= NUM_EPISODES else []
         lost += [f"metrics of {NUM_STEPS - self.steps} of 3 steps"] if self.steps < NUM_STEPS else []
+        lost += ["what the loss used of the tokens of step 2"] if self.file == TOKENS else []
         goes_on = "refused" if self.goes_on_from is None else f"from step {self.goes_on_from}"
         state = ", of a run that was killed" if self.was_killed else ""
         return f"| `{self.file}`{state} | ", f" | {told} | {', '.join(lost) or 'nothing'} | {goes_on} |"
@@ -137,6 +139,7 @@ NO_FORMAT = "run.db is damaged (its header names no format): 0 episodes"
 NO_SUMMARY = "summary.json is damaged"
 KNEW = "of the 6 episodes that the checkpoint of step 3 knew of"
 AGAIN = "what it learned after step 2 is learned again"
+TOKENS = "tokens/step-000002.bin"
 TRAINER = f"{LAST}/trainer"
 CHANGED = "does not hold what was written. Going on from step 2"
 DAMAGES = [
@@ -167,6 +170,10 @@ DAMAGES = [
     Damage("metrics.jsonl", cut, "metrics.jsonl has nothing of 2 steps, of which the first is 2", steps=1),
     Damage("metrics.jsonl", flipped, "metrics.jsonl is damaged: 1 of its lines cannot be read", steps=2),
     Damage("metrics.jsonl", with_a_changed_line, "metrics.jsonl is damaged: 1 of its lines cannot be read", steps=2),
+    Damage(TOKENS, missing),
+    Damage(TOKENS, empty, f"{TOKENS} is damaged: it does not hold what was written"),
+    Damage(TOKENS, cut, f"{TOKENS} is damaged: it does not hold what was written"),
+    Damage(TOKENS, flipped, f"{TOKENS} is damaged: it does not hold what was written"),
     Damage("summary.json", missing),
     Damage("summary.json", empty, NO_SUMMARY),
     Damage("summary.json", cut, NO_SUMMARY),
@@ -268,7 +275,7 @@ def test_damage_has_its_sentence_and_costs_no_more_than_it_must(
         assert {encode_episode(episode) for episode in store.episodes() if episode.id != OPEN} <= originals
         assert len(store.metrics()) == damage.steps
         assert ("Damaged: " in (run / "report.html").read_text()) == bool(store.damages())
-    told = f"{capsys.readouterr().err} {caplog.text} {why_not(trained_model, run)}"
+    told = f"{capsys.readouterr().err} {caplog.text} {why_not(trained_model, run)} {why_not(tokens_of, run)}"
     assert damage.says in " ".join(told.split())
     assert damage.says or "damaged" not in told
     caplog.clear()
@@ -314,6 +321,11 @@ def why_not(what: Callable[[Path], object], run: Path) -> str:
     except UserError as error:
         return str(error)
     return ""
+
+
+def tokens_of(run: Path) -> None:
+    for step in range(1, NUM_STEPS + 1):
+        read_tokens(run, step)
 
 
 def weights_of(run: Path) -> bytes:

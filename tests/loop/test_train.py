@@ -357,8 +357,8 @@ class BrokenLearner:
     def __getattr__(self, name: str) -> Any:
         return getattr(self.learner, name)
 
-    def train_batch(self, batch: Any, algorithm: Any = None) -> Any:
-        metrics = self.learner.train_batch(batch, algorithm)
+    def train_batch(self, batch: Any, algorithm: Any = None, **how: Any) -> Any:
+        metrics = self.learner.train_batch(batch, algorithm, **how)
         if len(self.learner.batches) == 3:
             raise BackendError("a rank is gone")
         return metrics

@@ -1,11 +1,14 @@
 from __future__ import annotations
 
 import json
+import math
 import subprocess
 import sys
+from array import array
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, replace
+from itertools import accumulate
 from pathlib import Path
 from typing import Any, cast
 
@@ -23,6 +26,7 @@ from ludus.errors import BackendError, UserError
 from ludus.models.load import load_model, quiet, save_model
 from ludus.models.settings import LoraSettings, ModelSettings
 from ludus.models.shards import shard_model
+from ludus.runs.tokens import TokenColumns
 from ludus.trainer.critic import CRITIC_FOLDER, CriticModel, load_critic
 from ludus.trainer.export import export_model
 from ludus.trainer.group import TorchRanks, open_rendezvous
@@ -214,6 +218,38 @@ def test_a_run_on_several_ranks_is_a_run_on_one(
         assert left == pytest.approx(right, rel=2e-4, abs=1e-5)
     assert relative_difference(got_weights, expected_weights) <= 1e-4
     assert got_score == pytest.approx(expected_score, abs=1e-3)
+
+
+@pytest.mark.parametrize("loss", ["clip", {"kind": "clip", "level": "episode"}])
+@pytest.mark.parametrize("size", [2, 3])
+def test_what_is_kept_of_tokens_is_the_same_on_several_ranks(
+    team: Team, tiny_model_folder: Path, loss: Any, size: int
+) -> None:
+    """Each turn's numbers are kept once, at rank 0, whoever computed them; their sum is the loss."""
+    settings: dict[str, Any] = {"algorithm": {"loss": loss}}
+    parts = Batch(tuple(batch().rows[start::2] for start in range(2)), version=0)
+    alone: list[TokenColumns] = []
+    together: list[TokenColumns] = []
+    whole(tiny_model_folder, **settings).train_batch(parts, on_tokens=alone.append)
+    with sharded(team, tiny_model_folder, size, **settings) as trainer:
+        metrics = trainer.train_batch(parts, on_tokens=together.append)
+        assert trainer.train_batch(batch())["train/tokens"] == metrics["train/tokens"]
+    expected, got = by_turn(alone[0]), by_turn(together[0])
+    assert sorted(got) == [*range(COUNT)] == sorted(expected)
+    for turn, columns in expected.items():
+        for name, column in columns.items():
+            assert got[turn][name] == pytest.approx(column, rel=1e-3, abs=1e-4), name
+    losses = array("f", together[0].columns["loss"])
+    assert math.fsum(losses) / 2 == pytest.approx(metrics["train/loss"], abs=1e-9)
+
+
+def by_turn(kept: TokenColumns) -> dict[int, dict[str, list[float]]]:
+    columns = {name: array("f", data).tolist() for name, data in kept.columns.items()}
+    starts = [0, *accumulate(count for _, count in kept.turns)]
+    return {
+        turn: {name: column[start : start + count] for name, column in columns.items()}
+        for (turn, count), start in zip(kept.turns, starts, strict=False)
+    }
 
 
 @pytest.mark.parametrize("loss", ["clip", {"kind": "clip", "level": "episode"}])

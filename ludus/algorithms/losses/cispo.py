@@ -34,7 +34,7 @@ def cispo_loss(
     ratio_N = ratio(inputs, level).detach()
     bounded_N = ratio_N.clamp(None if clip_low is None else 1 - clip_low, 1 + clip_high)
     loss_N = -(inputs.advantages_N * inputs.logprobs_N) * bounded_N
-    return loss_N, {"ratio_mean": ratio_N.mean(), "clip_fraction": (bounded_N != ratio_N).float().mean()}
+    return loss_N, {"ratio_mean": ratio_N, "clip_fraction": (bounded_N != ratio_N).float()}
 
 
 CISPO = Rule(

@@ -37,7 +37,7 @@ def clip_loss(
     ratio_N = ratio(inputs, level)
     gain_N = ratio_N * inputs.advantages_N
     clipped_gain_N = ratio_N.clamp(1 - clip_low, 1 + clip_high) * inputs.advantages_N
-    metrics = {"ratio_mean": ratio_N.detach().mean(), "clip_fraction": (clipped_gain_N < gain_N).float().mean()}
+    metrics = {"ratio_mean": ratio_N.detach(), "clip_fraction": (clipped_gain_N < gain_N).float()}
     loss_N = -gain_N.minimum(clipped_gain_N)
     if dual_clip is not None:
         bound_N = -dual_clip * inputs.advantages_N

@@ -54,7 +54,7 @@ def clip_cov_loss(
     lot_N = (numbers_N.sin() * 43758.5453).frac().abs().masked_fill(~could_be_N, -1.0)
     drawn = _largest(lot_N, inputs, min(_number(inputs, share), int(could_be_N.sum())))
     kept_N = loss_N.new_ones(loss_N.shape).index_fill(0, drawn, 0.0)
-    return loss_N * kept_N, {**metrics, "left_out_fraction": 1 - kept_N.mean()}
+    return loss_N * kept_N, {**metrics, "left_out_fraction": 1 - kept_N}
 
 
 def kl_cov_loss(inputs: LossInputs, *, share: float, coef: float) -> tuple[Tensor, LossMetrics]:
@@ -63,7 +63,7 @@ def kl_cov_loss(inputs: LossInputs, *, share: float, coef: float) -> tuple[Tenso
     largest = _largest(_covariances(inputs), inputs, _number(inputs, share))
     penalised_N = log_ratio_N.new_zeros(log_ratio_N.shape).index_fill(0, largest, coef)
     ratio_N = ratio(inputs, "token")
-    return penalised_N * log_ratio_N.abs() - ratio_N * inputs.advantages_N, {"ratio_mean": ratio_N.detach().mean()}
+    return penalised_N * log_ratio_N.abs() - ratio_N * inputs.advantages_N, {"ratio_mean": ratio_N.detach()}
 
 
 def _covariances(inputs: LossInputs) -> Tensor:

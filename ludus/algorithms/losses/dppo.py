@@ -47,8 +47,8 @@ def dppo_loss(
     ratio_N = (now_N - old_N).exp()
     loss_N = -(inputs.advantages_N * inputs.logprobs_N) * ratio_N.clamp(max=cap)
     return loss_N.masked_fill(is_out_N, 0.0), {
-        "ratio_mean": ratio_N.mean(),
-        "clip_fraction": is_out_N.float().mean(),
+        "ratio_mean": ratio_N,
+        "clip_fraction": is_out_N.float(),
     }
 
 

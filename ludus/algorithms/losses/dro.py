@@ -26,7 +26,7 @@ def dro_loss(inputs: LossInputs, *, beta: float) -> tuple[Tensor, LossMetrics]:
     """-(A log pi - beta / 2 (log r)^2) per token. Source: DRO (arXiv 2405.19107) eq. 9, token by token."""
     log_ratio_N = inputs.logprobs_N - inputs.old_logprobs_N
     loss_N = beta / 2 * log_ratio_N**2 - inputs.advantages_N * inputs.logprobs_N
-    return loss_N, {"ratio_mean": log_ratio_N.detach().exp().mean()}
+    return loss_N, {"ratio_mean": log_ratio_N.detach().exp()}
 
 
 DRO = Rule(

@@ -37,8 +37,8 @@ def gmpo_loss(
     sign_N = advantages_N.sign()
     clipped_N = sign_N * (sign_N * log_ratio_N).minimum(sign_N * log_ratio_N.clamp(-clip_low, clip_high))
     ratio_N = mean_within(clipped_N, inputs, level).exp()
-    clip_fraction = (clipped_N.detach() != log_ratio_N.detach()).float().mean()
-    return -advantages_N * ratio_N, {"ratio_mean": ratio_N.detach().mean(), "clip_fraction": clip_fraction}
+    clip_fraction = (clipped_N.detach() != log_ratio_N.detach()).float()
+    return -advantages_N * ratio_N, {"ratio_mean": ratio_N.detach(), "clip_fraction": clip_fraction}
 
 
 GMPO = Rule(

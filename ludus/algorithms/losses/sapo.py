@@ -31,7 +31,7 @@ def sapo_loss(
     ratio_N = ratio(inputs, level)
     tau_N = inputs.advantages_N.new_full(ratio_N.shape, tau_negative).masked_fill(inputs.advantages_N > 0, tau_positive)
     loss_N = -inputs.advantages_N * (tau_N * (ratio_N - 1)).sigmoid() * 4 / tau_N
-    return loss_N, {"ratio_mean": ratio_N.detach().mean()}
+    return loss_N, {"ratio_mean": ratio_N.detach()}
 
 
 SAPO = Rule(

@@ -47,7 +47,7 @@ def vespo_loss(
     power_N = log_w_N.new_full(log_w_N.shape, power_positive).masked_fill(is_negative_N, power_negative)
     rate_N = log_w_N.new_full(log_w_N.shape, rate_positive).masked_fill(is_negative_N, rate_negative)
     weight_N = (rate_N + power_N * log_w_N - rate_N * log_w_N.exp()).exp()
-    return -weight_N * inputs.advantages_N * inputs.logprobs_N, {"ratio_mean": log_w_N.exp().mean()}
+    return -weight_N * inputs.advantages_N * inputs.logprobs_N, {"ratio_mean": log_w_N.exp()}
 
 
 VESPO = Rule(

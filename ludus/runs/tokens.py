@@ -1,0 +1,164 @@
+"""What a training step made of every token that it trained: `tokens/step-000001.bin` in the run's folder.
+
+Knows: files, columns of numbers, checksums.  Knows not: losses, how a number was computed.
+Invariants: a file is as it was written, or is refused by name; the sum of the column `loss`, divided by the number of
+minibatches, is the step's loss. What the engine recorded of a token (id, logprob, version) is in `run.db` alone.
+
+    CRC-32 of what follows (4 bytes, little-endian) · format (1 byte) · MessagePack of `_Stored`, whose columns are
+    float32, little-endian, deflated
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+import zlib
+from array import array
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import accumulate
+from pathlib import Path
+
+import msgspec
+
+from ludus.errors import InternalError, UserError
+from ludus.processes.files import write_whole
+
+FOLDER = "tokens"
+_FORMAT = 1
+_NAME = re.compile(r"step-(\d{6,})\.bin")
+_LEVEL = 1  # advantages and weights hardly change from token to token, and deflate to nothing; logprobs never do
+_NUMBER = 4  # bytes
+
+
+@dataclass(frozen=True, slots=True)
+class TokenColumns:
+    """Numbers of all trained tokens of one batch, turn by turn."""
+
+    turns: Sequence[tuple[int, int]]
+    """Number in its batch of each turn, and how many of its tokens were trained."""
+    columns: Mapping[str, bytes]
+    """Name → float32, little-endian, of each token."""
+    num_minibatches: int = 1
+    """By which `loss` and `weight` are to be divided: together the minibatches weigh as much as there are of them."""
+
+    def __post_init__(self) -> None:
+        length = sum(count for _, count in self.turns) * _NUMBER
+        wrong = {name: len(data) for name, data in self.columns.items() if len(data) != length}
+        if wrong:
+            raise InternalError(f"columns of {length // _NUMBER} tokens have {length} bytes each, got {wrong}")
+
+
+@dataclass(frozen=True, slots=True)
+class StepTokens:
+    """The trained tokens of one step."""
+
+    step: int
+    turns: Sequence[tuple[str, int]]
+    """Id of each turn, and how many of its tokens were trained."""
+    columns: Mapping[str, Sequence[float]]
+    """By name, a number of each token: `trained_logprob` and `entropy` under the weights as its loss used them,
+    `ratio`, `clipped` (0 or 1), `advantage`, `weight` in the loss of the step, `loss`, its share of it; and what else
+    the algorithm says of tokens."""
+    places: Mapping[str, Sequence[int]] = field(default_factory=dict)
+    """By turn id, where they are not the first ones: their places among the turn's sampled tokens."""
+
+    @property
+    def loss(self) -> float:
+        """The step's: the sum over its tokens."""
+        return sum(self.columns["loss"])
+
+    @property
+    def num_trained(self) -> int:
+        return sum(count for _, count in self.turns)
+
+    def of_turn(self, turn_id: str) -> dict[int, dict[str, float]]:
+        """By its place among the turn's sampled tokens the numbers of each that was trained; {}: none was."""
+        starts = accumulate((count for _, count in self.turns), initial=0)
+        for (found, count), start in zip(self.turns, starts, strict=False):
+            if found == turn_id:
+                places = self.places.get(turn_id, range(count))
+                named = list(self.columns.items())
+                return {
+                    place: {name: column[start + number] for name, column in named}
+                    for number, place in enumerate(places)
+                }
+        return {}
+
+
+class _Stored(msgspec.Struct, array_like=True):
+    step: int
+    num_minibatches: int
+    turns: list[tuple[str, int]]
+    places: dict[str, list[int]]
+    columns: dict[str, bytes]
+
+
+def write_tokens(folder: Path, step: int, tokens: TokenColumns, turns: Mapping[int, tuple[str, Sequence[int]]]) -> None:
+    """Replace the step's file in the run's folder. Raises OSError if the disk refuses.
+
+    turns: by their numbers in the batch their ids, and the places of their trained tokens among those sampled.
+    """
+    ids = [(turns[number][0], count) for number, count in tokens.turns]
+    places = {turns[number][0]: list(turns[number][1]) for number, _ in tokens.turns}
+    stored = _Stored(
+        step,
+        tokens.num_minibatches,
+        ids,
+        {turn: each for turn, each in places.items() if each != list(range(len(each)))},
+        {name: zlib.compress(data, _LEVEL) for name, data in tokens.columns.items()},
+    )
+    content = bytes([_FORMAT]) + msgspec.msgpack.encode(stored)
+    path = path_of(folder, step)
+    path.parent.mkdir(exist_ok=True)
+    write_whole(path, zlib.crc32(content).to_bytes(4, "little") + content)
+
+
+def read_tokens(folder: Path, step: int) -> StepTokens | None:
+    """What the step made of its tokens. None: it trained none, or it was not recorded.
+
+    Raises UserError if the file is not as it was written.
+    """
+    path = path_of(folder, step)
+    try:
+        content = path.read_bytes()
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        raise UserError(f"{FOLDER}/{path.name} cannot be read: {error.strerror or error}") from error
+    if len(content) < 5 or zlib.crc32(content[4:]) != int.from_bytes(content[:4], "little"):
+        raise UserError(f"{FOLDER}/{path.name} is damaged: it does not hold what was written")
+    if content[4] != _FORMAT:
+        raise UserError(
+            f"{FOLDER}/{path.name} was written by another version of Ludus: it has the format {content[4]}, this "
+            f"version reads {_FORMAT}. Read it with the version that wrote it"
+        )
+    stored = msgspec.msgpack.decode(content[5:], type=_Stored)
+    columns: dict[str, Sequence[float]] = {name: _numbers(data) for name, data in stored.columns.items()}
+    for name in ("weight", "loss"):
+        columns[name] = array("d", (each / stored.num_minibatches for each in columns[name]))
+    return StepTokens(stored.step, stored.turns, columns, stored.places)
+
+
+def recorded_steps(folder: Path) -> list[int]:
+    """Steps that have a file, rising."""
+    names = (_NAME.fullmatch(path.name) for path in (folder / FOLDER).glob("step-*.bin"))
+    return sorted(int(name[1]) for name in names if name)
+
+
+def discard_tokens(folder: Path, *, after: int) -> None:
+    """Remove the files of steps that are trained again."""
+    for step in recorded_steps(folder):
+        if step > after:
+            path_of(folder, step).unlink(missing_ok=True)
+
+
+def path_of(folder: Path, step: int) -> Path:
+    return folder / FOLDER / f"step-{step:06d}.bin"
+
+
+def _numbers(data: bytes) -> array[float]:
+    numbers = array("f", zlib.decompress(data))
+    if sys.byteorder == "big":
+        numbers.byteswap()
+    return numbers

@@ -1,0 +1,56 @@
+"""The numbers of trained tokens, as the loss used them, kept until the batch has been trained.
+
+Knows: tensors of numbers and turns.  Knows not: losses, files.
+Invariant: a token is kept once, at one rank; what is kept stays on its device until all is asked for, so that keeping
+it waits for nothing.
+"""
+
+from __future__ import annotations
+
+import base64
+import itertools
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ludus.runs.tokens import TokenColumns
+
+
+class TokenRecord:
+    """Of one batch at one rank."""
+
+    def __init__(self) -> None:
+        self._turns: list[Tensor] = []
+        self._columns: dict[str, list[Tensor]] = {}
+
+    def add(self, turns_N: Sequence[int] | Tensor, numbers: Mapping[str, Tensor]) -> None:
+        """numbers: by name, of each token, shape (N,); the names are those of the first call."""
+        self._turns.append(torch.as_tensor(turns_N))
+        for name, each in numbers.items():
+            self._columns.setdefault(name, []).append(each.detach())
+
+    def parts(self) -> dict[str, Any]:
+        """All that was kept, as JSON can hold it."""
+        if not self._turns:
+            return {"turns": [], "columns": {}}
+        numbers, counts = torch.cat(self._turns).unique_consecutive(return_counts=True)  # type: ignore[no-untyped-call]
+        columns = {name: torch.cat(each).float().cpu().numpy() for name, each in self._columns.items()}
+        return {
+            "turns": list(zip(numbers.tolist(), counts.tolist(), strict=True)),
+            "columns": {
+                name: base64.b64encode(each.astype("<f4").tobytes()).decode() for name, each in columns.items()
+            },
+        }
+
+
+def whole_record(parts: Iterable[Mapping[str, Any]], *, num_minibatches: int) -> TokenColumns:
+    """What the ranks kept, put together."""
+    kept = [part for part in parts if part["turns"]]
+    names = dict.fromkeys(itertools.chain.from_iterable(part["columns"] for part in kept))
+    return TokenColumns(
+        turns=[(number, count) for part in kept for number, count in part["turns"]],
+        columns={name: b"".join(base64.b64decode(part["columns"][name]) for part in kept) for name in names},
+        num_minibatches=num_minibatches,
+    )

@@ -1,0 +1,73 @@
+from __future__ import annotations
+
+import math
+import random
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import ludus
+from ludus.checks.verify.training import LettersAgent
+from ludus.config import Config
+from ludus.engines.lease import ComputeLease
+from ludus.models.load import load_model
+from ludus.models.settings import ModelSettings
+from ludus.runs.store import RunStore
+from ludus.runs.tokens import recorded_steps
+from ludus.trainer.settings import TrainerSettings
+from ludus.trainer.step import ModelTrainer
+
+ROWS = [{"question": f"What do you know about {number}?"} for number in range(4)]
+
+
+def config_of(model: Path, root: Path, **more: Any) -> Config:
+    values: dict[str, Any] = {
+        "name": "run",
+        "run_root": str(root),
+        "model": {"path": str(model), "dtype": "float32"},
+        "engine": {"kv_bytes": 2**22},
+        "gconfig": {"n_samples": 2, "max_new_tokens": 6},
+        "train_dataset": {"batch_size": 2},
+        "trainer": {"optimizer": {"lr": 1e-3}},
+        "total_train_steps": 2,
+        **more,
+    }
+    return Config(**values)
+
+
+def test_a_run_keeps_what_the_loss_used_of_every_token(tiny_model_folder: Path, tmp_path: Path) -> None:
+    """Each step's tokens add up to its loss and its ledger; what is kept of ten of them is what a trainer with the
+    weights of the beginning computes again."""
+    ludus.Trainer(config_of(tiny_model_folder, tmp_path), ROWS).train(LettersAgent)
+    rng = random.Random(0)
+    with RunStore.look(tmp_path / "run") as store:
+        metrics, credit = dict(store.metrics()), store.credit()
+        assert recorded_steps(store.folder) == [1, 2]
+        for step in (1, 2):
+            tokens = store.tokens(step)
+            assert tokens is not None and tokens.step == step
+            assert tokens.loss == pytest.approx(metrics[step]["train/loss"], abs=1e-6)
+            assert tokens.num_trained == metrics[step]["ledger/trained"]
+        first = store.tokens(1)
+        assert first is not None
+        turns = {turn.id: (each, turn) for each in store.episodes() for turn in each.session.turns}
+    trainer = ModelTrainer(
+        load_model(ModelSettings(path=str(tiny_model_folder), dtype="float32")), TrainerSettings(), lease=ComputeLease()
+    )
+    for turn_id, _ in rng.choices(first.turns, k=10):
+        episode, turn = turns[turn_id]
+        place, token = rng.choice(list(first.of_turn(turn_id).items()))
+        path = episode.session.path_ids(turn.node)
+        (logprobs,) = trainer.score([path])
+        expected = logprobs[len(path) - len(turn.sampled.token_ids) + place - 1]
+        factor = min(math.exp(expected - turn.sampled.logprobs[place]), 2.0)
+        assert token["trained_logprob"] == pytest.approx(expected, abs=1e-4)
+        assert token["advantage"] == pytest.approx(credit[turn_id])
+        assert token["loss"] == pytest.approx(-token["weight"] * token["advantage"] * factor, rel=1e-3)
+
+
+def test_a_run_that_is_told_so_keeps_nothing_of_its_tokens(tiny_model_folder: Path, tmp_path: Path) -> None:
+    more = {"trainer": {"optimizer": {"lr": 1e-3}, "record_tokens": False}, "total_train_steps": 1}
+    ludus.Trainer(config_of(tiny_model_folder, tmp_path, **more), ROWS).train(LettersAgent)
+    assert recorded_steps(tmp_path / "run") == []
