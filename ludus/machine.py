@@ -1,13 +1,15 @@
-"""The machine as far as this process may use it: cores by affinity and quota, and how many of them others keep busy.
+"""The machine as far as this process may use it: cores by affinity and quota, how many of them others keep busy, what
+they understand, and how much memory there is.
 
-Knows: /proc, control groups.  Knows not: what is computed, threads of libraries.
+Knows: /proc, control groups.  Knows not: what is computed, threads of libraries, compilers, cards.
 """
 
 from __future__ import annotations
 
 import os
+import platform
 import time
-from collections.abc import Collection
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from math import inf
 from pathlib import Path
@@ -16,6 +18,11 @@ from typing import Self
 _LOOK_S = 0.2
 """Time over which the load is measured: /proc counts in hundredths of a second."""
 _ROOT = Path("/")
+INSTRUCTION_SETS = (
+    *("sse4_2", "avx", "avx2", "fma", "avx_vnni", "avx512f", "avx512bw", "avx512_bf16", "avx512_fp16", "amx_bf16"),
+    *("asimd", "asimdhp", "sve", "bf16", "i8mm"),
+)
+"""Those that decide how fast products are, as Linux spells them: of x86, then of Arm."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,6 +35,12 @@ class Machine:
     """Cores' worth of time that its control groups allow."""
     busy: float = 0.0
     """Of `cores`, how many others kept busy while it looked; who runs at a lower priority (`nice`) gives way."""
+    processor: str = ""
+    """Its name. Empty: the system does not tell."""
+    instructions: tuple[str, ...] = ()
+    """Those of INSTRUCTION_SETS that it has. Empty where the system does not tell."""
+    memory_bytes: int | None = None
+    """That there are, or that its control groups allow if that is less. None: the system does not tell."""
 
     @classmethod
     def look(cls, root: Path = _ROOT, *, seconds: float = _LOOK_S) -> Self:
@@ -37,7 +50,8 @@ class Machine:
         if seconds > 0:
             time.sleep(seconds)
         others = _busy_s(root, allowed) - before - (time.process_time() - own_before)
-        return cls(len(allowed), _quota(root), max(0.0, others / seconds) if seconds > 0 else 0.0)
+        busy = max(0.0, others / seconds) if seconds > 0 else 0.0
+        return cls(len(allowed), _quota(root), busy, *_processor(root), _memory_bytes(root))
 
     @property
     def workers(self) -> int:
@@ -63,17 +77,43 @@ def _busy_s(root: Path, cores: Collection[int]) -> float:
     return float(ticks / os.sysconf("SC_CLK_TCK")) if ticks else 0.0
 
 
-def _quota(root: Path) -> float:
-    """The smallest of the quotas of this process's control groups and of those above them, in cores."""
-    quotas = [inf]
+def _processor(root: Path) -> tuple[str, tuple[str, ...]]:
+    """Its name and its instruction sets."""
+    first = _text(root / "proc/cpuinfo").split("\n\n")[0]
+    facts = {name.strip(): value.strip() for name, _, value in (line.partition(":") for line in first.splitlines())}
+    flags = facts.get("flags", facts.get("Features", "")).split()
+    name = facts.get("model name") or (platform.processor() or platform.machine() if root == _ROOT else "")
+    return name, tuple(each for each in INSTRUCTION_SETS if each in flags)
+
+
+def _memory_bytes(root: Path) -> int | None:
+    limits = [inf]
+    for line in _text(root / "proc/meminfo").splitlines():
+        if line.startswith("MemTotal:"):
+            limits.append(int(line.split()[1]) * 1024)
+    if limits == [inf] and root == _ROOT and "SC_PHYS_PAGES" in getattr(os, "sysconf_names", {}):
+        limits.append(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"))  # macOS
+    for group in _groups(root, "memory"):
+        text = (_text(group / "memory.max") or _text(group / "memory.limit_in_bytes")).strip()
+        limits += [int(text)] if text.isdigit() else []
+    least = min(limits)
+    return None if least == inf else int(least)
+
+
+def _groups(root: Path, controller: str) -> Iterator[Path]:
+    """This process's control groups and those above them, as far as they are seen."""
     for line in _text(root / "proc/self/cgroup").splitlines():
         _, controllers, path = line.split(":", 2)
-        if not controllers or "cpu" in controllers.split(","):  # version 2 has one hierarchy for all controllers
-            base = root / "sys/fs/cgroup" / ("cpu" if controllers else "")
+        if not controllers or controller in controllers.split(","):  # version 2 has one hierarchy for all controllers
+            base = root / "sys/fs/cgroup" / (controller if controllers else "")
             group = base / path.lstrip("/")
             # In a container its own group may lie at the base, whatever it is called outside.
-            quotas += [_quota_of(each) for each in (group, *group.parents) if each.is_relative_to(base)]
-    return min(quotas)
+            yield from (each for each in (group, *group.parents) if each.is_relative_to(base))
+
+
+def _quota(root: Path) -> float:
+    """The smallest of the quotas of this process's control groups and of those above them, in cores."""
+    return min((_quota_of(group) for group in _groups(root, "cpu")), default=inf)
 
 
 def _quota_of(group: Path) -> float:

@@ -104,6 +104,9 @@ BEYOND_SEAMS = {
         ),
         "engines and servers that are scripted": "engines.scripted episodes.recorder processes.notifier",
         "the doctor looks at templates, parsers and tokens": "text.*",
+        "and at the machine, as the parts that compute see it": (
+            "kernels.build models.device models.dtype models.threads"
+        ),
         "how long and how much": "loop.memory loop.observer runs.metrics",
         "what a run that was ended has saved": "loop.checkpoint loop.interrupt runs.folder",
     },
@@ -118,7 +121,8 @@ BEYOND_SEAMS = {
             "runs.exporters.select"
         ),
         "what is fetched, submitted and examined": (
-            "engines.serving.command models.fetch models.untrained processes.placement processes.program text.chat"
+            "engines.serving.command kernels.build models.fetch models.untrained processes.placement processes.program "
+            "text.chat"
         ),
         "which signals end a command": "loop.interrupt",
     },
@@ -140,6 +144,7 @@ NEEDS_TORCH = (
     "ludus.kernels.linear",
     "ludus.teachers.model",
     "ludus.trainer",
+    "ludus.checks.doctor.machine",
     "ludus.checks.bench.turns",
     "ludus.checks.bench.ceiling",
     "ludus.checks.bench.profile",

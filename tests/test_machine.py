@@ -79,6 +79,22 @@ def test_threads_are_the_cores_that_are_free(machine: Machine, threads: int) -> 
     assert machine.threads == threads
 
 
+def test_processor_and_memory_are_those_of_this_process(root: Callable[[dict[str, str]], Path]) -> None:
+    """The name, the instruction sets that matter, and the memory of the control group if that is less than there is."""
+    folder = root(
+        {
+            "proc/cpuinfo": "processor : 0\nmodel name : Some CPU\nflags : fpu sse4_2 avx2 fma\n\nprocessor : 1\n",
+            "proc/meminfo": "MemTotal:       8000 kB\nMemFree: 1 kB\n",
+            "proc/self/cgroup": "0::/a\n",
+        }
+    )
+    machine = Machine.look(folder, seconds=0)
+    assert (machine.processor, machine.instructions) == ("Some CPU", ("sse4_2", "avx2", "fma"))
+    assert machine.memory_bytes == 8000 * 1024
+    limited = root({"sys/fs/cgroup/a/memory.max": "max\n", "sys/fs/cgroup/memory.max": "4096000\n"})
+    assert Machine.look(limited, seconds=0).memory_bytes == 4096000
+
+
 def test_load_is_that_of_others_at_equal_priority(root: Callable[[dict[str, str]], Path]) -> None:
     """Ticks of user and system time on the cores that may be used count, those of processes that give way do not."""
     before = "cpu 9 9 9 9\ncpu0 100 50 100 5\ncpu1 0 0 0 9\ncpu99 5 5 5 5\nintr 1\n"

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from ludus.algorithms.base import Memory
+from ludus.api.local import settled
 from ludus.api.run import OpenRun, open_run
 from ludus.config import Config
 from ludus.episodes.ledger import Ledger
@@ -63,6 +64,7 @@ class HostedModel:
         """
         check_base(config.folder, config.model.path)
         found, goes_on = whole_checkpoint(config.folder / "checkpoints"), (config.folder / "run.db").exists()
+        config = settled(config, goes_on=goes_on)
         run = await stack.enter_async_context(open_run(config, found, goes_on=goes_on, text=config.to_yaml()))
         model = cls(config, run, stack.enter_context(TrainerThread("trainer")))
         # What was counted since the last step.

@@ -7,14 +7,14 @@ This is the one place above the trainer that reaches for torch, and it says what
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ludus.api.engines import open_engines
 from ludus.api.processes import Processes, open_processes
-from ludus.config import Config
+from ludus.config import Config, ConfigT
 from ludus.engines.base import Engine
 from ludus.engines.lease import ComputeLease
 from ludus.engines.settings import ServerSettings
@@ -23,6 +23,8 @@ from ludus.episodes.recorder import Recorder
 from ludus.errors import UserError
 from ludus.gateway.server import GatewayServer
 from ludus.rollout.runtime import AgentRuntime
+from ludus.runs.folder import read_config
+from ludus.settings import leaves
 from ludus.text.chat import ChatText
 
 if TYPE_CHECKING:
@@ -83,6 +85,29 @@ class LocalModel:
         learner.export(folder, chat_template=self.chat_template)
 
 
+def _without_torch(error: ModuleNotFoundError) -> UserError:
+    return UserError(f"sampling and training in this process need {error.name!r}: {INSTALL_HINT}")
+
+
+def settled(config: ConfigT, *, goes_on: bool = False) -> ConfigT:
+    """The configuration with what it leaves to the machine decided, so that all processes of a run do the same.
+
+    goes_on: its run is there and keeps what was decided when it began, whatever machine it goes on with.
+    """
+    if config.model.dtype != "auto":
+        return config
+    try:
+        from ludus.models.dtype import with_dtype
+    except ModuleNotFoundError as error:
+        raise _without_torch(error) from error
+    model = with_dtype(config.model)
+    if goes_on:
+        with suppress(UserError):  # no such file, or a damaged one, which is said when the run is opened
+            before = dict(leaves(read_config(config.folder))).get(("model", "dtype"))
+            model = model if before in (None, "auto") else model.model_copy(update={"dtype": before})
+    return config.model_copy(update={"model": model})
+
+
 @asynccontextmanager
 async def open_local(config: Config, *, is_run: bool = True) -> AsyncIterator[LocalModel]:
     """The model that the configuration names, loaded, with an engine that runs until the block ends.
@@ -92,7 +117,8 @@ async def open_local(config: Config, *, is_run: bool = True) -> AsyncIterator[Lo
     try:
         from ludus.models.load import load_model
     except ModuleNotFoundError as error:
-        raise UserError(f"sampling and training in this process need {error.name!r}: {INSTALL_HINT}") from error
+        raise _without_torch(error) from error
+    config = settled(config)
     # Where others sample and ranks train, nobody here computes with these weights.
     is_mapped = isinstance(config.engine, ServerSettings) and config.trainer.ranks > 1
     model = load_model(config.model, seed=config.seed, is_mapped=is_mapped)

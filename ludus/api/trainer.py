@@ -17,6 +17,7 @@ import yaml
 from ludus.algorithms.resolve import algorithm_of
 from ludus.api.accept import AcceptFn, accept_filter
 from ludus.api.agent import NOT_GIVEN, GivenAgent, choose_players
+from ludus.api.local import settled
 from ludus.api.play import open_runner, outside_run
 from ludus.api.run import open_run
 from ludus.api.sources import train_sources, valid_sources
@@ -109,6 +110,7 @@ class Trainer:
                 )
         resume = resume and RunStore.has_begun(self.config.folder)
         found = self._check_run(resume, sources)
+        self.config = settled(self.config, goes_on=resume)
         plan = self._plan(sources, evaluation, accept)
         with Interrupts() as interrupts:
             return run_blocking(self._train(players, plan, resume, found, observer or Observer(), interrupts))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
+from importlib import import_module
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -29,7 +30,11 @@ _TEMPLATE_OPENING = ("{%", "{{", "{#")
 
 def doctor(
     subject: Annotated[
-        str, Argument(metavar="MODEL_OR_TEMPLATE", help="A model's name or folder; a .jinja file, a shipped template.")
+        str,
+        Argument(
+            metavar="MODEL_OR_TEMPLATE",
+            help="A model's name or folder; a .jinja file, a shipped template; or 'machine': this one.",
+        ),
     ],
     template: Annotated[str | None, Option(metavar="TEMPLATE", help="Instead of a model's own.")] = None,
     parser: Annotated[str, Option(help="Who reads tool calls, as `model.tool_parser`.")] = "auto",
@@ -46,10 +51,15 @@ def doctor(
     whether something is appended to the reply, and what, or why the next
     prompt has to be tokenized anew, with the smallest conversation that does
     it and the tag of the template that decides it.
+    `ludus doctor machine` says what this machine is, what is used of it, and
+    what would make Ludus faster here.
 
     [bold]Example:[/]  ludus doctor smollm2-135m
     [bold]Example:[/]  ludus doctor qwen3.jinja --set enable_thinking=false --allow reasoning_stripped
     """
+    if subject == "machine":
+        import_module("ludus.cli.machine").show_machine(as_json=as_json)
+        return
     allowed = allow or []
     if unknown := next((name for name in allowed if name not in (*EXPLANATIONS, "template")), None):
         raise UserError(f"--allow {unknown!r} is no fork; known: {', '.join(EXPLANATIONS)}, template.")

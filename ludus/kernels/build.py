@@ -1,54 +1,146 @@
 """Compiles a C++ source of this folder for this machine's processor, once per source, compiler and processor.
 
-Knows: compilers, the user's cache folder.  Knows not: torch.
+Knows: compilers, the user's cache folder, CXX and CXXFLAGS.  Knows not: torch.
+Invariant: only what this user compiled is loaded: a cache that others can write to is refused.
 `python -m ludus.kernels.build` compiles all ahead of first use and says where the libraries are, or why they are not.
 """
 
 from __future__ import annotations
 
 import hashlib
+import json
+import logging
+import os
 import platform
+import shlex
 import shutil
+import stat
 import subprocess
 import sys
 import tempfile
 from collections.abc import Callable, Sequence
-from functools import lru_cache
+from dataclasses import dataclass
+from functools import cache, lru_cache
 from pathlib import Path
 from typing import TypeVar
 
 from ludus.errors import BackendError
-from ludus.processes.files import user_cache
+from ludus.processes.files import OWNER_ALONE, user_cache, write_whole
 
 T = TypeVar("T")
+logger = logging.getLogger(__name__)
 
 _FOLDER = Path(__file__).parent
 _COMPILERS = ("g++", "c++", "clang++")
 # No -ffast-math: it would make every thread of the process flush denormals as soon as the library is loaded.
 _FLAGS = ("-O3", "-std=c++17", "-shared", "-fPIC", "-fno-math-errno", "-fno-trapping-math")
-# Tried in turn: some compilers lack OpenMP, some a name for their own processor.
-_VARIANTS = (("-march=native", "-fopenmp"), ("-mcpu=native", "-fopenmp"), ("-fopenmp",), ())
+_THREADS = "-fopenmp"
+_NATIVE = ("-march=native", "-mcpu=native")
+# Tried in turn: some compilers lack OpenMP's library (clang without libomp, Apple's), some a name for their own
+# processor. Without threads the loops are still vectorised for this processor.
+_VARIANTS = (
+    *((native, _THREADS) for native in _NATIVE),
+    *((native, "-fopenmp-simd") for native in _NATIVE),
+    (_THREADS,),
+    ("-fopenmp-simd",),
+    (),
+)
 # A compilation takes two seconds; far beyond that something hangs.
 _TIMEOUT_S = 120
+
+
+@dataclass(frozen=True, slots=True)
+class Compiler:
+    """A C++ compiler as it is called."""
+
+    command: tuple[str, ...]
+    flags: tuple[str, ...] = ()
+    """The user's own, which come last and so decide."""
+
+    def __str__(self) -> str:
+        return " ".join(self.command)
+
+
+@dataclass(frozen=True, slots=True)
+class Build:
+    """How a library was compiled."""
+
+    compiler: str
+    flags: tuple[str, ...]
+    """Of the variant that the compiler took, and the user's own."""
+
+    @property
+    def has_threads(self) -> bool:
+        return _THREADS in self.flags
+
+    @property
+    def is_native(self) -> bool:
+        """For this processor, or for the one that the user named."""
+        return any(flag.startswith(("-march=", "-mcpu=")) for flag in self.flags)
+
+    @property
+    def cost(self) -> str | None:
+        """What is slower than it could be, and what would help. None: nothing."""
+        if not self.has_threads:
+            return (
+                f"{self.compiler} has no OpenMP, so our kernels compute on one thread; install g++, or clang's libomp, "
+                "or set CXX to a compiler that has it"
+            )
+        if not self.is_native:
+            return f"{self.compiler} cannot build for this very processor; install g++, or set CXX to another compiler"
+        return None
 
 
 def build_library(name: str, cache: Path | None = None) -> Path:
     """Path of the library compiled from `name`.cpp; compiles it if it is not in the cache yet.
 
     cache: folder to keep it in. None: the user's.
-    Raises BackendError if there is no compiler, or if it fails; the message is its own.
+    Raises BackendError if there is no compiler, if it fails (the message is its own), or if others than this user could
+    have written what lies in the cache.
     """
     source = source_path(name)
     compiler = find_compiler()
     folder = (cache or user_cache() / "native") / _key(compiler, source)
     library = folder / f"{name}.so"
-    if not library.exists():
-        try:
-            folder.mkdir(parents=True, exist_ok=True)
+    try:
+        if not library.exists():
+            folder.mkdir(mode=OWNER_ALONE, parents=True, exist_ok=True)
             compile_source(compiler, source, library)
-        except OSError as error:
-            raise BackendError(f"cannot keep the compiled {source.name} in {folder}: {error}") from error
+        for path in (folder, library):
+            _check_own(path)
+    except OSError as error:
+        raise BackendError(f"cannot keep the compiled {source.name} in {folder}: {error}") from error
+    cost = build_of(library).cost
+    if cost is not None:
+        _warn(cost)
     return library
+
+
+def build_of(library: Path) -> Build:
+    """How a library that `build_library` gave was compiled."""
+    values = json.loads(_record(library).read_text())
+    return Build(values["compiler"], tuple(values["flags"]))
+
+
+def _record(library: Path) -> Path:
+    return library.with_suffix(".json")
+
+
+def _check_own(path: Path) -> None:
+    """Raises BackendError if somebody else could have put there what we would load into this process."""
+    state = path.stat()
+    if state.st_uid in (os.geteuid(), 0) and not state.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
+        return
+    raise BackendError(
+        f"{path} belongs to user {state.st_uid} with mode {stat.S_IMODE(state.st_mode):o}: others could have written "
+        "what would be loaded from it; remove it, or set XDG_CACHE_HOME to a folder of your own"
+    )
+
+
+@cache
+def _warn(cost: str) -> None:
+    """Once in a process, for all libraries."""
+    logger.warning("%s", cost)
 
 
 def obtain(make: Callable[[], T], unsupported_reason: str | None = None) -> T | str:
@@ -71,17 +163,26 @@ def source_names() -> list[str]:
     return sorted(source.stem for source in _FOLDER.glob("*.cpp"))
 
 
-def find_compiler() -> str:
-    """The first C++ compiler on the path."""
+def find_compiler() -> Compiler:
+    """What CXX and CXXFLAGS say, as for make; else the first C++ compiler on the path."""
+    own = shlex.split(os.environ.get("CXX", ""))
+    flags = tuple(shlex.split(os.environ.get("CXXFLAGS", "")))
+    if own:
+        found = shutil.which(own[0])
+        if found is None:
+            raise BackendError(f"CXX={os.environ['CXX']!r} names no program; unset it, or name a C++ compiler")
+        return Compiler((found, *own[1:]), flags)
     for name in _COMPILERS:
         found = shutil.which(name)
         if found:
-            return found
+            return Compiler((found,), flags)
     raise BackendError(f"no C++ compiler found; any of {', '.join(_COMPILERS)} would do")
 
 
-def compile_source(compiler: str, source: Path, library: Path, variants: Sequence[tuple[str, ...]] = _VARIANTS) -> None:
-    """Writes `library` with the first set of flags that `compiler` takes.
+def compile_source(
+    compiler: Compiler, source: Path, library: Path, variants: Sequence[tuple[str, ...]] = _VARIANTS
+) -> None:
+    """Writes `library`, and beside it how it was made, with the first set of flags that `compiler` takes.
 
     It compiles beside the target, then renames: whoever compiles at the same time sees all of it or nothing.
     """
@@ -89,29 +190,33 @@ def compile_source(compiler: str, source: Path, library: Path, variants: Sequenc
         built = Path(scratch) / library.name
         complaint = ""
         for variant in variants:
-            command = [compiler, *_FLAGS, *variant, "-o", str(built), str(source)]
+            command = [*compiler.command, *_FLAGS, *variant, *compiler.flags, "-o", str(built), str(source)]
             try:
                 done = subprocess.run(command, capture_output=True, text=True, timeout=_TIMEOUT_S, check=False)
             except subprocess.TimeoutExpired as error:
                 raise BackendError(f"{compiler} took more than {_TIMEOUT_S} s for {source.name}") from error
             if done.returncode == 0:
+                made = {"compiler": str(compiler), "flags": [*variant, *compiler.flags]}
+                write_whole(_record(library), json.dumps(made))
+                built.chmod(built.stat().st_mode & ~(stat.S_IWGRP | stat.S_IWOTH))
                 built.replace(library)
                 return
             complaint = complaint or done.stderr.strip()[:400]
     raise BackendError(f"{compiler} could not compile {source.name}: {complaint}")
 
 
-def _key(compiler: str, source: Path) -> str:
+def _key(compiler: Compiler, source: Path) -> str:
     headers = [header.read_text() for header in sorted(_FOLDER.glob("*.h"))]
-    version = _version(compiler)
-    parts = (source.read_text(), *headers, compiler, version, repr((_FLAGS, _VARIANTS)), _processor())
+    parts = (source.read_text(), *headers, version_of(compiler), repr((_FLAGS, _VARIANTS, compiler)), _processor())
     return hashlib.sha256("\0".join(parts).encode()).hexdigest()[:24]
 
 
 @lru_cache
-def _version(compiler: str) -> str:
+def version_of(compiler: Compiler) -> str:
     """What the compiler says of itself."""
-    done = subprocess.run([compiler, "--version"], capture_output=True, text=True, timeout=_TIMEOUT_S, check=False)
+    done = subprocess.run(
+        [*compiler.command, "--version"], capture_output=True, text=True, timeout=_TIMEOUT_S, check=False
+    )
     return done.stdout
 
 

@@ -7,6 +7,7 @@ torch is imported first, so that libraries run on torch's own OpenMP threads ins
 from __future__ import annotations
 
 import ctypes
+import logging
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -67,6 +68,12 @@ def load_library(path: Path, signatures: Mapping[str, tuple[Any, ...]]) -> ctype
         function = getattr(library, name)
         function.argtypes, function.restype = arguments, None
     return library
+
+
+def cost_level(device: torch.device) -> int:
+    """Of the log, for saying that torch's operations take a kernel's place: on the CPU that costs speed, on cards they
+    are what there is."""
+    return logging.WARNING if device.type == "cpu" else logging.INFO
 
 
 def refuse(device: torch.device, dtype: torch.dtype) -> str | None:

@@ -28,6 +28,7 @@ from ludus.errors import UserError
 from ludus.models.attention import ATTENTION_NAME, AttentionPlan, register_attention
 from ludus.models.config import ModelConfig
 from ludus.models.device import choose_device
+from ludus.models.dtype import with_dtype
 from ludus.models.fused_layers import fuse_layers
 from ludus.models.probe import check_module
 from ludus.models.resolve import adapter_base, base_reference, resolve_model
@@ -134,6 +135,7 @@ def load_model(settings: ModelSettings, *, seed: int = 0, is_mapped: bool = Fals
     """
     device = choose_device(settings.device)
     choose_threads()
+    settings = with_dtype(settings)
     folder = resolve_model(settings.path)
     base = adapter_base(folder)
     if base is not None and settings.lora is not None:

@@ -15,7 +15,7 @@ from torch.nn import functional
 
 from ludus.kernels import linear
 from ludus.kernels.build import build_library, obtain
-from ludus.kernels.library import refuse
+from ludus.kernels.library import cost_level, refuse
 from ludus.kernels.rowwise import NativeRowwise
 from ludus.models.rowwise import Rowwise, TorchRowwise
 
@@ -45,7 +45,11 @@ def _rowwise(weight: Tensor) -> Rowwise:
     native = obtain(lambda: NativeRowwise(build_library("rowwise")), refuse(weight.device, weight.dtype))
     if not isinstance(native, str):
         return native
-    _log.info("norms, gates and rotary positions run on torch's operations, which are slower: %s", native)
+    _log.log(
+        cost_level(weight.device),
+        "norms, gates and rotary positions run on torch's operations, which are slower: %s",
+        native,
+    )
     return TorchRowwise()
 
 
@@ -53,5 +57,9 @@ def _linear(weight: Tensor) -> Callable[[Tensor, Tensor, Tensor | None], Tensor]
     reason = linear.unsupported_reason(weight)
     if reason is None:
         return linear.linear
-    _log.info("linear layers run on torch's operations, which are slower for few tokens: %s", reason)
+    _log.log(
+        cost_level(weight.device),
+        "linear layers run on torch's operations, which are slower for few tokens: %s",
+        reason,
+    )
     return functional.linear

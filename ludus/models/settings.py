@@ -23,9 +23,10 @@ class ModelSettings(Settings):
 
     path: str = "smollm2-135m"
     """Name of an embedded model, a local folder, or a hub id such as `Qwen/Qwen2.5-0.5B-Instruct`."""
-    dtype: Literal["bfloat16", "float16", "float32"] = "bfloat16"
-    """Of the weights that sample and run forward; the optimizer always keeps its own copy in float32. float16 is for
-    cards: it has three more bits than bfloat16, and its losses are scaled."""
+    dtype: Literal["auto", "bfloat16", "float16", "float32"] = "auto"
+    """Of the weights that sample and run forward; the optimizer always keeps its own copy in float32. auto: bfloat16 on
+    a card, and on a processor unless float32 is faster there, which is measured once; a run records what it was.
+    float16 is for cards: it has three more bits than bfloat16, and its losses are scaled."""
     device: str = Field(default="auto", pattern=r"^(auto|cpu|cuda(:\d+)?)$")
     """Of the weights, the pages and the training step. auto: the CUDA card if there is one, else cpu."""
     lora: LoraSettings | None = None

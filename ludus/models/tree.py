@@ -20,7 +20,7 @@ import torch
 from torch import Tensor
 
 from ludus.errors import InternalError
-from ludus.kernels.library import AttentionRule
+from ludus.kernels.library import AttentionRule, cost_level
 from ludus.kernels.tree import Forest, NativeTree, native_tree, unsupported_reason
 from ludus.models.blocks import TorchTree
 from ludus.models.flex_tree import TreeMasks, flex_tree_attention
@@ -105,5 +105,5 @@ def _native_kernel(device: torch.device, dtype: torch.dtype, head_dim: int) -> N
     reason = unsupported_reason(device, dtype, head_dim)
     if reason is None:
         return native_tree()
-    _log.info("training attention runs on torch's operations, which are slower: %s", reason)
+    _log.log(cost_level(device), "training attention runs on torch's operations, which are slower: %s", reason)
     return None

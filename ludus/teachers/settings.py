@@ -65,7 +65,8 @@ class ModelTeacherSettings(ScoringSettings):
     path: str
     """As `model.path`; or the folder of a run, whose model it is: the one that it ended with, else its latest
     checkpoint's."""
-    dtype: Literal["bfloat16", "float32"] = "bfloat16"
+    dtype: Literal["auto", "bfloat16", "float32"] = "auto"
+    """As `model.dtype`."""
     device: str = pydantic.Field(default="auto", pattern=r"^(auto|cpu|cuda(:\d+)?)$")
     row_tokens: int = pydantic.Field(default=4096, ge=1)
     """Tokens that go through it at a time."""

@@ -17,6 +17,7 @@ from torch import Tensor
 
 from ludus.kernels.adamw import AdamWStep, NativeHalfStep
 from ludus.kernels.build import build_library, obtain
+from ludus.kernels.library import cost_level
 from ludus.trainer.rounding import mixed_bits, round_up_above
 from ludus.trainer.settings import OptimizerSettings
 
@@ -124,7 +125,9 @@ def choose_half_step(weight: Tensor) -> HalfStep:
     native = obtain(lambda: NativeHalfStep(build_library("adamw")), unsupported_reason)
     if not isinstance(native, str):
         return native
-    _log.info("AdamW with moments in bf16 runs on torch's operations, which are slower: %s", native)
+    _log.log(
+        cost_level(weight.device), "AdamW with moments in bf16 runs on torch's operations, which are slower: %s", native
+    )
     return torch_half_step
 
 

@@ -22,6 +22,7 @@ import torch
 from torch import Tensor
 
 from ludus.kernels.build import build_library, obtain
+from ludus.kernels.library import cost_level
 from ludus.kernels.rounding import NativeRounding
 from ludus.trainer.settings import RoundingName
 
@@ -43,7 +44,7 @@ class Rounding:
         if name == "dither" and device.type == "cpu":
             native = obtain(lambda: NativeRounding(build_library("rounding")))
             if isinstance(native, str):
-                _log.info("weights are rounded by torch's operations, which are slower: %s", native)
+                _log.log(cost_level(device), "weights are rounded by torch's operations, which are slower: %s", native)
             else:
                 self._native = native
 

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from ludus.kernels.build import build_library, obtain
 from ludus.kernels.head import Drawn, NativeSoftmax, Slopes
-from ludus.kernels.library import refuse
+from ludus.kernels.library import cost_level, refuse
 from ludus.models.bitmask import unpack_bitmask
 
 _log = logging.getLogger(__name__)
@@ -41,7 +41,11 @@ def choose_softmax(weight: Tensor) -> VocabularySoftmax:
     native = obtain(lambda: NativeSoftmax(build_library("head")), refuse(weight.device, weight.dtype))
     if not isinstance(native, str):
         return native
-    _log.info("the softmax over the vocabulary runs on torch's operations, which are slower: %s", native)
+    _log.log(
+        cost_level(weight.device),
+        "the softmax over the vocabulary runs on torch's operations, which are slower: %s",
+        native,
+    )
     return TorchSoftmax()
 
 

@@ -81,3 +81,14 @@ def test_usage(ludus: Ludus, tmp_path: Path, arguments: tuple[str, ...], words: 
     ended = ludus("doctor", *(argument.format(path=path) for argument in arguments), "--conversations", "1")
     assert ended.code == 2
     assert words in " ".join(ended.err.split())
+
+
+def test_this_machine(ludus: Ludus) -> None:
+    """Processor, kernels, threads and type are shown; the last line has them all for programs."""
+    ended = ludus("doctor", "machine", "--json")
+    found = verdict(ended)
+    assert ended.code == 0
+    assert found["dtype"] in ("bfloat16", "float32") and found["threads"] >= 1
+    assert found["machine"]["cores"] >= found["machine"]["workers"] >= 1
+    assert set(found["kernels"]) >= {"linear", "tree"}
+    assert all(word in ended.out for word in ("processor", "compiler", "threads", "dtype"))

@@ -10,7 +10,7 @@ import pytest
 
 from ludus.errors import BackendError
 from ludus.kernels import build
-from ludus.kernels.build import build_library, main, obtain
+from ludus.kernels.build import build_library, build_of, main, obtain
 
 
 def test_a_library_is_compiled_once(tmp_path: Path) -> None:
@@ -19,7 +19,8 @@ def test_a_library_is_compiled_once(tmp_path: Path) -> None:
     compiled_at = library.stat().st_mtime_ns
     assert build_library("attention", tmp_path) == library
     assert library.stat().st_mtime_ns == compiled_at
-    assert [path.name for path in library.parent.iterdir()] == [library.name]
+    assert sorted(path.name for path in library.parent.iterdir()) == ["attention.json", library.name]
+    assert library.parent.stat().st_mode & 0o777 == 0o700
 
 
 def test_without_a_compiler_the_error_names_those_that_would_do(
@@ -52,11 +53,80 @@ def test_a_changed_header_is_compiled_anew(tmp_path: Path, monkeypatch: pytest.M
     folder = tmp_path / "native"
     shutil.copytree(build.source_path("adamw").parent, folder)
     monkeypatch.setattr(build, "_FOLDER", folder)
-    monkeypatch.setattr(build, "compile_source", lambda compiler, source, library: library.touch())
+    monkeypatch.setattr(build, "compile_source", _pretend)
     before = build_library("adamw", tmp_path)
     header = folder / "vectors.h"
     header.write_text(header.read_text() + "// changed\n")
     assert build_library("adamw", tmp_path) != before
+
+
+def _pretend(compiler: build.Compiler, source: Path, library: Path) -> None:
+    """A compiler that writes nothing, with all it needs."""
+    del compiler, source
+    library.touch()
+    library.with_suffix(".json").write_text('{"compiler": "c++", "flags": ["-march=native", "-fopenmp"]}')
+
+
+def test_cxx_and_its_flags_are_taken(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """CXX may have arguments; CXXFLAGS come last; what they are belongs to the key; a CXX that is none is named."""
+    before = build_library("rounding", tmp_path)
+    monkeypatch.setenv("CXX", f"{shutil.which('g++')} -DNOTHING")
+    monkeypatch.setenv("CXXFLAGS", "-O1 -DNOTHING_MORE")
+    library = build_library("rounding", tmp_path)
+    made = build_of(library)
+    assert library != before
+    assert made.compiler.endswith("g++ -DNOTHING") and made.flags[-2:] == ("-O1", "-DNOTHING_MORE")
+    monkeypatch.setenv("CXX", "no-such-compiler")
+    with pytest.raises(BackendError, match="CXX='no-such-compiler' names no program"):
+        build_library("rounding", tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("lacks", "flags", "said"),
+    [
+        ((), ("-march=native", "-fopenmp"), ""),
+        (("-march=native",), ("-mcpu=native", "-fopenmp"), ""),
+        (("-fopenmp",), ("-march=native", "-fopenmp-simd"), "one thread"),
+        (("-march=native", "-mcpu=native"), ("-fopenmp",), "this very processor"),
+        (("-march=native", "-mcpu=native", "-fopenmp", "-fopenmp-simd"), (), "one thread"),
+    ],
+)
+def test_what_a_compiler_lacks_is_left_out_and_said(
+    lacks: tuple[str, ...],
+    flags: tuple[str, ...],
+    said: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """The best of the variants that it takes; a warning where that costs speed, once for all libraries."""
+    compiler = tmp_path / "compiler"
+    refused = "|".join(lacks) or "nothing-at-all"
+    compiler.write_text(
+        f"""#!/bin/sh
+for word; do case $word in {refused}) exit 1;; esac; done
+while [ $# -gt 0 ]; do [ $1 = -o ] && : > "$2"; shift; done
+"""
+    )
+    compiler.chmod(0o755)
+    monkeypatch.setenv("CXX", str(compiler))
+    build._warn.cache_clear()
+    for name in ("rounding", "adamw"):
+        made = build_of(build_library(name, tmp_path / "cache"))
+        assert made.flags == flags
+    assert caplog.text.count("install g++") == bool(said) and said in caplog.text
+
+
+def test_a_cache_that_others_can_write_to_is_refused(tmp_path: Path) -> None:
+    """A library, or its folder, that another user could have put there is not loaded, and the message says why."""
+    library = build_library("rounding", tmp_path)
+    for path in (library, library.parent):
+        mode = path.stat().st_mode
+        path.chmod(mode | 0o020)
+        with pytest.raises(BackendError, match=f"{path} belongs to user .* remove it"):
+            build_library("rounding", tmp_path)
+        path.chmod(mode)
+    assert build_library("rounding", tmp_path) == library
 
 
 def test_sources_and_headers_are_installed() -> None:

@@ -15,7 +15,7 @@ from ludus.engines.local.draws.native import NativeSampling
 from ludus.engines.local.settings import KernelName
 from ludus.errors import BackendError
 from ludus.kernels.build import build_library, obtain
-from ludus.kernels.library import refuse
+from ludus.kernels.library import cost_level, refuse
 
 _log = logging.getLogger(__name__)
 
@@ -32,5 +32,9 @@ def choose_sampling_kernel(name: KernelName, head_VD: Tensor) -> SamplingKernel:
         return native
     if name == "native":
         raise BackendError(f"the native sampler cannot be used: {native}; set engine.kernels to auto or eager")
-    _log.info("tokens are drawn with torch's operations, which takes several times as long: %s", native)
+    _log.log(
+        cost_level(head_VD.device),
+        "tokens are drawn with torch's operations, which takes several times as long: %s",
+        native,
+    )
     return EagerSampling(head_VD.shape[0], head_VD.device)

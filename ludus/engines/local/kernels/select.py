@@ -16,7 +16,7 @@ from ludus.engines.local.kernels.native import NativeKernel
 from ludus.engines.local.settings import KernelName
 from ludus.errors import BackendError
 from ludus.kernels.build import build_library, obtain
-from ludus.kernels.library import refuse_heads
+from ludus.kernels.library import cost_level, refuse_heads
 
 _log = logging.getLogger(__name__)
 
@@ -39,5 +39,10 @@ def choose_kernel(name: KernelName, weight: Tensor, *, head_dim: int) -> Attenti
         return kernel
     if name != "auto":
         raise BackendError(f"the {name} attention kernel cannot be used: {kernel}; set engine.kernels to auto or eager")
-    _log.info("attention runs on torch's operations, which samples more slowly than the %s kernel: %s", wanted, kernel)
+    _log.log(
+        cost_level(weight.device),
+        "attention runs on torch's operations, which samples more slowly than the %s kernel: %s",
+        wanted,
+        kernel,
+    )
     return EagerKernel()

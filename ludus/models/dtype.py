@@ -1,0 +1,149 @@
+"""Which type of numbers a model computes in where its settings leave it to the machine.
+
+Knows: how fast torch multiplies here, measured once and kept in the user's cache.  Knows not: models, kernels of ours.
+Invariant: on one machine the answer stays what it was, until torch, the processor or a cap on its instructions changes.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import logging
+import os
+import platform
+import time
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from statistics import median
+from typing import Literal
+
+import torch
+
+from ludus.machine import Machine
+from ludus.models.device import choose_device
+from ludus.models.settings import ModelSettings
+from ludus.models.threads import choose_threads
+from ludus.processes.files import user_cache
+
+logger = logging.getLogger(__name__)
+
+DtypeName = Literal["bfloat16", "float16", "float32"]
+CAPS = ("ATEN_CPU_CAPABILITY", "ONEDNN_MAX_CPU_ISA", "DNNL_MAX_CPU_ISA", "ONEDNN_DEFAULT_FPMATH_MODE")
+"""Variables by which torch's products leave out instructions that the processor has."""
+_WIDTH, _OUTPUTS = 576, 1536
+"""Of the products that are timed: those of a small model's gated MLP."""
+_FEW_ROWS, _MANY_ROWS = 16, 384
+"""Where bf16 is emulated, many rows would take minutes; a few tell."""
+_CLEARLY = 4.0
+"""By a few rows alone it is decided if one type takes so many times as long."""
+_ROUNDS = 5
+
+
+@dataclass(frozen=True, slots=True)
+class ProductTimes:
+    """Seconds of one layer's product and its two gradients by torch, in each type."""
+
+    bfloat16_s: float
+    float32_s: float
+
+    @property
+    def dtype(self) -> DtypeName:
+        """bf16 where it is at least as fast: it takes half the memory."""
+        return "bfloat16" if self.bfloat16_s <= self.float32_s else "float32"
+
+    @property
+    def ratio(self) -> float:
+        """How many times as long bf16 takes."""
+        return self.bfloat16_s / self.float32_s
+
+
+def with_dtype(settings: ModelSettings) -> ModelSettings:
+    """The settings with `auto` replaced by what computes fastest here: bf16 on a card; on a processor bf16 unless fp32
+    is faster, about which a warning tells."""
+    if settings.dtype != "auto":
+        return settings
+    return settings.model_copy(update={"dtype": choose_dtype(choose_device(settings.device))})
+
+
+def choose_dtype(device: torch.device) -> DtypeName:
+    """What `auto` stands for on this device."""
+    if device.type != "cpu":
+        return "bfloat16"
+    times = product_times()
+    _tell(times)
+    return times.dtype
+
+
+@cache
+def _tell(times: ProductTimes) -> None:
+    """Once in a process: who computes in fp32 takes twice the memory."""
+    logger.info("model.dtype chosen=%s bf16_takes=%.2f", times.dtype, times.ratio)
+    if times.dtype == "float32":
+        logger.warning(
+            "model.dtype: auto is float32 here: bf16 products take %.1f times as long on this processor; "
+            "model.dtype=bfloat16 would halve the memory of weights and pages all the same",
+            times.ratio,
+        )
+
+
+@cache
+def product_times(folder: Path | None = None) -> ProductTimes:
+    """Measured in about a second, once for this processor, this torch and these caps on instructions.
+
+    folder: where it is kept. None: the user's cache.
+    """
+    path = (folder or user_cache() / "machine") / f"products-{_key()}.json"
+    found = _read(path)
+    if found is not None:
+        return found
+    with suppress(OSError):
+        path.unlink(missing_ok=True)  # if it is there it is damaged
+    times = _measure()
+    with suppress(OSError):  # measured again then
+        path.parent.mkdir(parents=True, exist_ok=True)
+        draft = path.with_name(f"{path.name}.{os.getpid()}.part")
+        draft.write_text(json.dumps({"bfloat16_s": times.bfloat16_s, "float32_s": times.float32_s}))
+        with suppress(FileExistsError):
+            os.link(draft, path)  # the first to have measured decides for all
+        draft.unlink()
+    return _read(path) or times
+
+
+def _read(path: Path) -> ProductTimes | None:
+    try:
+        values = json.loads(path.read_text())
+        return ProductTimes(float(values["bfloat16_s"]), float(values["float32_s"]))
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+
+
+def _key() -> str:
+    machine = Machine.look(seconds=0)
+    caps = [f"{name}={os.environ.get(name, '')}" for name in CAPS]
+    capability = torch.backends.cpu.get_cpu_capability()
+    parts = (platform.machine(), machine.processor, *machine.instructions, torch.__version__, capability, *caps)
+    return hashlib.sha256("\0".join(parts).encode()).hexdigest()[:16]
+
+
+def _measure() -> ProductTimes:
+    choose_threads()
+    few = _times(_FEW_ROWS)
+    return few if max(few.ratio, 1 / few.ratio) > _CLEARLY else _times(_MANY_ROWS)
+
+
+def _times(num_rows: int) -> ProductTimes:
+    """Medians of rounds in which the types take turns."""
+    taken: dict[torch.dtype, list[float]] = {torch.bfloat16: [], torch.float32: []}
+    for round_idx in range(_ROUNDS + 1):
+        for dtype, own in taken.items():
+            x, weight, grad = (
+                torch.ones(shape, dtype=dtype)
+                for shape in ((num_rows, _WIDTH), (_OUTPUTS, _WIDTH), (num_rows, _OUTPUTS))
+            )
+            started_at = time.perf_counter()
+            _ = x @ weight.T, grad @ weight, grad.T @ x
+            if round_idx > 0:  # the first prepares
+                own.append(time.perf_counter() - started_at)
+    return ProductTimes(median(taken[torch.bfloat16]), median(taken[torch.float32]))
