@@ -19,8 +19,10 @@ from typing import Any, Literal
 from ludus.algorithms.base import Memory
 from ludus.api.local import settled
 from ludus.api.run import OpenRun, open_run
+from ludus.api.saved_weights import SavedWeights
 from ludus.config import Config
 from ludus.episodes.ledger import Ledger
+from ludus.episodes.recorder import Recorder
 from ludus.errors import UserError
 from ludus.loop.batch import BatchRules
 from ludus.loop.checkpoint import (
@@ -47,9 +49,12 @@ ALL = 10**9
 class HostedModel:
     """Use `open`."""
 
-    def __init__(self, config: Config, run: OpenRun, work: TrainerThread) -> None:
+    def __init__(self, config: Config, run: OpenRun, work: TrainerThread, base_name: str) -> None:
         self.config = config
         self.run = run
+        self.saved_models = SavedWeights(config, run.local, step=lambda: self.step, bases=(base_name,))
+        self.recorder = Recorder(run.engine, run.local.text, model_name=config.name, others=self.saved_models)
+        """Opens its sessions, whose requests may name its base and its saved steps too."""
         self.progress = run.start
         self.lock = asyncio.Lock()
         """Held by a call that trains and saves: one thing at a time."""
@@ -57,16 +62,19 @@ class HostedModel:
         self._clock = TrainingClock(run.engine.stats(), run.start.train_seconds, run.start.eval_seconds)
 
     @classmethod
-    async def open(cls, config: Config, stack: AsyncExitStack) -> HostedModel:
+    async def open(cls, config: Config, stack: AsyncExitStack, *, base_name: str | None = None) -> HostedModel:
         """The model of this configuration with its newest checkpoint, answering, until the stack is left.
 
+        base_name: what requests call its base. None: as the configuration does.
         Raises UserError if its folder belongs to a model with another base, or is being written by another process.
         """
         check_base(config.folder, config.model.path)
         found, goes_on = whole_checkpoint(config.folder / "checkpoints"), (config.folder / "run.db").exists()
         config = settled(config, goes_on=goes_on)
         run = await stack.enter_async_context(open_run(config, found, goes_on=goes_on, text=config.to_yaml()))
-        model = cls(config, run, stack.enter_context(TrainerThread("trainer")))
+        work = stack.enter_context(TrainerThread("trainer"))
+        model = cls(config, run, work, config.model.path if base_name is None else base_name)
+        stack.push_async_callback(model.saved_models.close)
         # What was counted since the last step.
         stack.push_async_callback(lambda: model._work.run(update_checkpoint, run.store.checkpoints, model.progress))
         return model

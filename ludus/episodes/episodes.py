@@ -212,7 +212,7 @@ class Episodes:
         spec = self._fit(spec if spec.id is not None else replace(spec, id=made))
         assert spec.id is not None, "it was given one"
         session = self._recorder.open(spec, sink=self.archive)
-        handle = Handle(session, is_given, opened_at=time.time())
+        handle = Handle(session, is_given, others=self._recorder.others, opened_at=time.time())
         with self._lock:
             if self._open.setdefault(spec.id, handle) is not handle:
                 raise _taken(spec.id)

@@ -63,10 +63,14 @@ class TurnSink(Protocol):
 class Session:
     """One session of one agent, recorded token by token. Safe to use from several threads and event loops."""
 
-    def __init__(self, engine: Engine, text: ChatText, spec: SessionSpec, sink: TurnSink | None) -> None:
+    def __init__(
+        self, engine: Engine, text: ChatText, spec: SessionSpec, sink: TurnSink | None, *, model_name: str = "default"
+    ) -> None:
         assert spec.id is not None, "it was given one"
         self.id = spec.id
         self.spec = spec
+        self.model_name = model_name
+        """What requests call the model that answers here."""
         self.sampling = replace(spec.sampling, seed=None)
         self.pinned = _checked_pinned(spec.pinned)
         self.text = text

@@ -56,6 +56,9 @@ MOUNTS = ("/s/{secret}/v1", "/v1")
 # Anthropic's SDK adds `/v1` itself; a base URL that ends in it, as the other SDKs want it, must work too.
 MODELS_PATHS = ("/models", "/v1/models")
 AGENT_HEADER = "x-ludus-agent"
+MODEL_HEADER = "x-ludus-model"
+"""Of an answer: which model it is of, where the request named one that is not here."""
+MOST_NAMED = 64  # names that are logged, once each; agents have few, and strangers are not to fill the log
 # Clients of Anthropic's protocol say which version they speak; all others expect what OpenAI's servers do.
 VERSION_HEADER = "anthropic-version"
 DOCUMENT_PATH = "/openapi.json"
@@ -67,9 +70,10 @@ PROBES = ("/", "/health", "/healthz", "/s/{secret}", "/s/{secret}/", *MOUNTS)
 class GatewayOptions:
     """What holds for all requests of one gateway."""
 
-    model_name: str = DEFAULT_MODEL
     open_mode: OpenMode | None = None
     """Gives a session to a key that names none. None: such a key is refused."""
+    model_names: tuple[str, ...] = (DEFAULT_MODEL,)
+    """What the list of models holds for keys that name no session."""
     episodes: Episodes | None = None
     """Opened, rewarded and ended over HTTP with the admin key. None: there is no administration."""
     admin_key: str | None = None
@@ -98,17 +102,17 @@ def build_app(
     traffic: counts the requests. None: nobody will ask.
     """
     counted = Traffic() if traffic is None else traffic
-    models, clients = _Models(keys, options), Clients()
+    models, clients, named = _Models(keys, options), Clients(), set[str]()
     # Routes are tried one after the other, so those of the many requests come first.
     routes: list[BaseRoute] = []
     for mount in MOUNTS:
         for name, dialect in DIALECTS.items():
-            endpoint = _Endpoint(name, keys, clients, options, counted)
+            endpoint = _Endpoint(name, keys, clients, options, counted, named)
             routes += [Route(mount + path, endpoint, methods=["POST"]) for path in dialect.paths]
     for mount in MOUNTS:
         for name, dialect in DIALECTS.items():
             if dialect.counter is not None:
-                count = _Endpoint(name, keys, clients, options, counted, dialect.counter)
+                count = _Endpoint(name, keys, clients, options, counted, named, dialect.counter)
                 routes += [Route(mount + path, count, methods=["POST"]) for path in dialect.counter.paths]
         for path in MODELS_PATHS:
             routes.append(Route(mount + path, models.list_all, methods=["GET"]))
@@ -141,6 +145,8 @@ class _Endpoint:
     clients: Clients
     options: GatewayOptions
     traffic: Traffic
+    named: set[str]
+    """Other models that requests have named, and that the sessions' own answered for."""
     counter: TokenCounter | None = None
     """Counts how many tokens a request's prompt has. None: it is answered."""
 
@@ -151,10 +157,20 @@ class _Endpoint:
         try:
             handle = self.keys.find(request.path_params.get("secret"), headers, open_mode=self.options.open_mode)
             body = await read_body(request, self.options.max_body_bytes)
+            began_s = time.thread_time()
+            value = json_object(body)
+            json_s = time.thread_time() - began_s
+            handle = await self._answering(handle, value.get("model"))
             if self.counter is not None:
-                counts, without_effect = self._count(self.counter, handle, headers, body)
+                counts, without_effect = self._count(self.counter, handle, headers, value)
             else:
-                gateway_request = self._read(handle, headers, body)
+                gateway_request = self._read(handle, headers, value)
+                self.traffic.add(
+                    num_body_bytes=len(body),
+                    num_messages=sum(len(request.messages) for request in gateway_request.parsed.requests),
+                    num_new_messages=gateway_request.parsed.num_new_messages,
+                    json_s=json_s,
+                )
                 retry_key = self.clients.of(handle).attempts.begin(headers, body)
         except ClientDisconnect:
             return
@@ -185,29 +201,36 @@ class _Endpoint:
             self.traffic.end()
             logger.debug("request.ended session=%s delivered=%s", handle.id, delivered)
 
-    def _read(self, handle: Handle, headers: Mapping[str, str], body: bytes) -> GatewayRequest:
-        session, dialect, began_s = handle.session, DIALECTS[self.name], time.thread_time()
-        value = json_object(body)
-        json_s = time.thread_time() - began_s
+    async def _answering(self, handle: Handle, asked: object) -> Handle:
+        """The session of the model that a request names; of one that nobody here has, the key's own."""
+        names = own_names(handle.session)
+        if not isinstance(asked, str) or asked in names:  # what is no name is refused where the body is read
+            return handle
+        if handle.others is not None:
+            return await handle.others.find(handle, asked)
+        known, _, step = asked.rpartition("@")
+        if known in names and step.isdecimal():
+            raise unknown_model(asked, names, why="the newest weights alone are served here")
+        if asked not in self.named and len(self.named) < MOST_NAMED:
+            self.named.add(asked)
+            logger.warning("requests name the model %.100r: %r answers them", asked, handle.session.model_name)
+        return handle
+
+    def _read(self, handle: Handle, headers: Mapping[str, str], value: JsonObject) -> GatewayRequest:
+        session, dialect = handle.session, DIALECTS[self.name]
         parsed = dialect.parse(value, session.sampling, self.clients.of(handle).read[self.name])
-        self.traffic.add(
-            num_body_bytes=len(body),
-            num_messages=sum(len(request.messages) for request in parsed.requests),
-            num_new_messages=parsed.num_new_messages,
-            json_s=json_s,
-        )
-        known_models = (self.options.model_name, DEFAULT_MODEL)
         dropped = [name for name in dialect.vendor.ignored_headers if name in headers]
-        others = [*dropped, *(() if parsed.model in known_models else ("model",))]
         pinned = session.pinned_fields(parsed.request)
-        without_effect = _without_effect(parsed, session, others, pinned)
-        return GatewayRequest(handle, parsed, without_effect, self.options.model_name)
+        without_effect = _without_effect(parsed, session, dropped, pinned)
+        if parsed.model not in own_names(session):
+            without_effect[MODEL_HEADER] = session.model_name
+        return GatewayRequest(handle, parsed, without_effect, session.model_name)
 
     def _count(
-        self, counter: TokenCounter, handle: Handle, headers: Mapping[str, str], body: bytes
+        self, counter: TokenCounter, handle: Handle, headers: Mapping[str, str], value: JsonObject
     ) -> tuple[JsonObject, Headers]:
         session = handle.session
-        parsed = counter.parse(json_object(body), session.sampling, self.clients.of(handle).read[self.name])
+        parsed = counter.parse(value, session.sampling, self.clients.of(handle).read[self.name])
         asked = dataclasses.replace(parsed.request, agent=headers.get(AGENT_HEADER, handle.spec.agent))
         return counter.response(session.count_prompt_tokens(asked)), _without_effect(parsed, session)
 
@@ -227,38 +250,40 @@ def _sent_by(agent: str, retry_key: str | None, number: int, request: ChatReques
     return dataclasses.replace(request, agent=agent, retry_key=key)
 
 
+def own_names(session: Session) -> tuple[str, ...]:
+    """What a session's own model is called: its name, and `default`."""
+    return tuple(dict.fromkeys((session.model_name, DEFAULT_MODEL)))
+
+
+def unknown_model(name: str, known: Sequence[str], *, why: str = "it does not exist") -> AgentError:
+    """The error for a model that cannot answer."""
+    message = f"The model {name!r:.200} cannot answer: {why}; there is {', '.join(known)}."
+    return AgentError(message, status=404, code="model_not_found", param="model")
+
+
 @dataclass(frozen=True)
 class _Models:
-    """The model list: the served model under its name and as `default`."""
+    """The model list: those that answer requests with this key."""
 
     keys: SessionKeys
     options: GatewayOptions
 
-    @property
-    def names(self) -> tuple[str, ...]:
-        return tuple(dict.fromkeys((self.options.model_name, DEFAULT_MODEL)))
-
     async def list_all(self, request: Request) -> Response:
-        self._check_key(request)
         dialect = _dialect_of(request)
-        return JSONResponse(dialect.vendor.models([dialect.vendor.model(name) for name in self.names]))
+        return JSONResponse(dialect.vendor.models([dialect.vendor.model(name) for name in self._names(request)]))
 
     async def get_one(self, request: Request) -> Response:
-        self._check_key(request)
-        name = request.path_params["name"]
-        if name not in self.names:
-            raise AgentError(
-                f"The model {name!r} does not exist; there is {', '.join(self.names)}.",
-                status=404,
-                code="model_not_found",
-                param="model",
-            )
+        name, names = request.path_params["name"], self._names(request)
+        if name not in names:
+            raise unknown_model(name, names)
         return JSONResponse(_dialect_of(request).vendor.model(name))
 
-    def _check_key(self, request: Request) -> None:
+    def _names(self, request: Request) -> tuple[str, ...]:
         # Where any key may open a session, looking at the list must not open one.
         if self.options.open_mode is None or "secret" in request.path_params:
-            self.keys.find(request.path_params.get("secret"), request.headers)
+            handle = self.keys.find(request.path_params.get("secret"), request.headers)
+            return (*own_names(handle.session), *(() if handle.others is None else handle.others.names()))
+        return self.options.model_names
 
 
 def _dialect_of(request: Request) -> Dialect:

@@ -86,10 +86,25 @@ def test_fields_without_effect_are_named_in_headers(open_sessions: Any, http: ht
     body = {**ASK, "model": "gpt-x", "user": "me", "top_p": 0.5, "temperature": 0.5}
     for stream in (False, True):
         response = http.post(f"{url}/chat/completions", json={**body, "stream": stream})
-        assert response.headers["x-ludus-ignored"] == "user, model"
+        assert response.headers["x-ludus-ignored"] == "user"
+        assert response.headers["x-ludus-model"] == "default"
         assert response.headers["x-ludus-pinned"] == "top_p"
     assert [turn.sampling.top_p for turn in session.snapshot().turns] == [1.0, 1.0]
     assert "x-ludus-ignored" not in http.get(f"{url}/models").headers
+
+
+def test_steps_of_the_own_model_are_refused(
+    open_sessions: Any, http: httpx.Client, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Where the newest weights alone are served; other names are answered and logged, once each."""
+    url, session = open_sessions(["7", "7"]).open()
+    answer = http.post(f"{url}/chat/completions", json={**ASK, "model": "default@3"})
+    assert answer.status_code == 404 and "the newest weights alone" in answer.json()["error"]["message"]
+    for _ in range(2):
+        answer = http.post(f"{url}/chat/completions", json={**ASK, "model": "claude@20250101"})
+        assert answer.json()["model"] == answer.headers["x-ludus-model"] == "default"
+    assert caplog.text.count("requests name the model 'claude@20250101': 'default' answers them") == 1
+    assert len(session.snapshot().turns) == 2
 
 
 def test_agent_header_tags_the_turn(open_sessions: Any, http: httpx.Client) -> None:

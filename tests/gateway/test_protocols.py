@@ -202,7 +202,6 @@ def test_what_claude_code_sends_is_answered(open_sessions: Any) -> None:
         "messages.content.cache_control",
         "thinking.budget_tokens",
         "anthropic-beta",
-        "model",
     ]
     [turn] = session.snapshot().turns
     assert [message.content for message in turn.messages] == ["Play.", QUESTION]

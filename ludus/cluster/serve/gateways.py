@@ -23,6 +23,7 @@ from ludus.episodes.outcome import Ending
 from ludus.episodes.spec import SessionSpec
 from ludus.errors import AgentError
 from ludus.gateway.app import GatewayOptions, build_app
+from ludus.gateway.dialects.base import DEFAULT_MODEL
 
 SHARED = "shared"
 """Name of the session of all requests that name none."""
@@ -35,7 +36,8 @@ class ModelGateway:
 
     def __init__(self, episodes: Episodes, model_name: str) -> None:
         self.episodes = episodes
-        options = GatewayOptions(model_name=model_name, open_mode=self._open_session)
+        names = tuple(dict.fromkeys((model_name, DEFAULT_MODEL)))
+        options = GatewayOptions(model_names=names, open_mode=self._open_session)
         self._gateway = build_app(episodes.keys, options)
 
     def __repr__(self) -> str:

@@ -66,6 +66,8 @@ class Choice(pydantic.BaseModel):
     logprobs: Any = None
     turn_id: str | None = None
     """The recorded turn that it is. None: no model of Ludus sampled it."""
+    model: str | None = None
+    """Who sampled it, by the name that requests have. None: whoever it was was not said."""
 
 
 def is_choice(item: object) -> bool:
@@ -91,15 +93,25 @@ def check_item(item: object, at: str) -> object:
 
 def turn_id(choice: Any) -> str | None:
     """The recorded turn that a choice is. None: it names none."""
-    found = _field(choice, "turn_id")
-    if found is None:  # litellm keeps what it does not know in a mapping of its own
-        found = (_field(choice, "provider_specific_fields") or {}).get("turn_id")
-    return None if found is None else str(found)
+    return _ours(choice, "turn_id")
+
+
+def sampled_by(choice: Any) -> str | None:
+    """The model of Ludus that sampled a choice. None: it does not say."""
+    return _ours(choice, "model")
 
 
 def convert_litellm_choice_to_openai(choice: Any) -> Choice:
     """The choice of an answer that litellm read, in the SDK's shape; its turn comes along."""
-    return Choice.model_validate({**to_json(choice), "turn_id": turn_id(choice)})
+    return Choice.model_validate({**to_json(choice), "turn_id": turn_id(choice), "model": sampled_by(choice)})
+
+
+def _ours(choice: Any, name: str) -> str | None:
+    """What only our gateway says of a choice."""
+    found = _field(choice, name)
+    if found is None:  # litellm keeps what it does not know in a mapping of its own
+        found = (_field(choice, "provider_specific_fields") or {}).get(name)
+    return None if found is None else str(found)
 
 
 def _field(choice: Any, name: str) -> Any:

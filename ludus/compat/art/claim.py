@@ -7,40 +7,74 @@ choice names is left out.
 
 from __future__ import annotations
 
+import json
+from collections.abc import Mapping
+from typing import Any
+
+from ludus.compat.art.choice import sampled_by, to_json, turn_id
 from ludus.compat.art.trajectory import Trajectory
 from ludus.episodes.reward import Result, leaves
 from ludus.errors import UserError
-from ludus.types import SessionRecord
+from ludus.types import Message, SessionRecord
 
 
-def named_turns(trajectory: Trajectory) -> tuple[str, ...]:
+def named_turns(trajectory: Trajectory, model: str | None = None) -> tuple[str, ...]:
     """The recorded turns that the choices of all histories name, each once.
 
+    model: the one that is trained; choices that say another one sampled them are context. None: all are its own.
     Raises UserError where there are choices and none of them was recorded.
     """
-    named = tuple(dict.fromkeys(found for history in trajectory.histories() for found in history.turn_ids()))
-    num_choices = sum(len(history.choices()) for history in trajectory.histories())
-    if num_choices and not named:
+    named = tuple(dict.fromkeys(found for history in trajectory.histories() for found in history.turn_ids(model)))
+    choices = [each for history in trajectory.histories() for each in history.choices()]
+    if choices and not named:
+        others = sorted({found for found in map(sampled_by, choices) if found not in (None, model)})
+        by_others = f", as {', '.join(map(repr, others))}," if others else ""
         raise UserError(
-            f"none of the {num_choices} choices of a trajectory names a recorded turn (`turn_id`): they were made by "
-            "hand or by another model, and tokens without a record cannot be trained. Ask the model through "
+            f"none of the {len(choices)} choices of a trajectory names a recorded turn (`turn_id`): they were made by "
+            f"hand or by another model{by_others} and tokens without a record cannot be trained. Ask the model through "
             "`model.openai_client()` and append the choices it returns, or append messages as mappings"
         )
     return named
 
 
-def num_foreign_choices(trajectory: Trajectory) -> int:
-    """Choices that no model of Ludus sampled; they are context."""
-    return sum(len(history.choices()) - len(history.turn_ids()) for history in trajectory.histories())
+def num_foreign_choices(trajectory: Trajectory, model: str | None = None) -> int:
+    """Choices that another model sampled, of Ludus or not; they are context. model: as of `named_turns`."""
+    return sum(len(history.choices()) - len(history.turn_ids(model)) for history in trajectory.histories())
 
 
-def claim_trajectory(record: SessionRecord, trajectory: Trajectory) -> Result:
+def edited_turns(record: SessionRecord, trajectory: Trajectory) -> list[str]:
+    """Turns whose choice says something else than was sampled: its text or its calls were changed since."""
+    sampled = {turn.id: _said(turn.reply) for turn in record.turns}
+    choices = (each for history in trajectory.histories() for each in history.choices())
+    named = ((turn_id(each) or "", to_json(each)["message"]) for each in choices)
+    return [found for found, message in named if found in sampled and _said_now(message) != sampled[found]]
+
+
+def _said(reply: Message) -> object:
+    return (reply.content or "").strip(), [(call.name, _value(call.arguments)) for call in reply.tool_calls]
+
+
+def _said_now(message: Mapping[str, Any]) -> object:
+    called = [each.get("function") or {} for each in message.get("tool_calls") or ()]
+    calls = [(each.get("name"), _value(each.get("arguments"))) for each in called]
+    return (message.get("content") or "").strip(), calls
+
+
+def _value(arguments: object) -> object:
+    """Of a call, however its JSON is written."""
+    try:
+        return json.loads(str(arguments))
+    except ValueError:
+        return arguments
+
+
+def claim_trajectory(record: SessionRecord, trajectory: Trajectory, model: str | None = None) -> Result:
     """The trajectory's reward for each turn of `record` that it names; all other turns are left out.
 
     The reward goes to the last turns it names, and from there back to those that led to them.
-    Raises UserError if it names a turn that the record does not hold.
+    model: as of `named_turns`.  Raises UserError if it names a turn that the record does not hold.
     """
-    named = named_turns(trajectory)
+    named = named_turns(trajectory, model)
     known = {turn.id for turn in record.turns}
     unknown = [each for each in named if each not in known]
     if unknown:

@@ -99,6 +99,7 @@ def _metrics(judgement: Judgement) -> dict[str, float]:
         "judge/completion_tokens": usage.num_completion_tokens,
         "judge/unusable_answers": judgement.num_unusable,
         "judge/clamped_scores": judgement.num_clamped,
+        "judge/rescaled_scores": judgement.num_rescaled,
         "judge/spread": judgement.spread,
         **cost,
     }

@@ -37,7 +37,8 @@ def wrap_rollout(model: Model[Any], rollout: Rollout[P] | None = None) -> Any:
     """The rollout, inside of which `init_chat_model` is this model and whose trajectory gets what was said there.
 
     A trajectory that comes back without an answer is given all of them: the first conversation, and the others as
-    additional histories. One that holds answers stays as it is. Without `rollout`, a decorator.
+    additional histories. One that holds answers stays as it is, and so does one of a model that was never answered.
+    Without `rollout`, a decorator.
     """
     if rollout is None:
         return functools.partial(wrap_rollout, model)
@@ -50,8 +51,8 @@ def wrap_rollout(model: Model[Any], rollout: Rollout[P] | None = None) -> Any:
             raise UserError(
                 f"the rollout that is wrapped returned a {type(trajectory).__name__}; it must return a Trajectory"
             )
-        if not any(history.choices() for history in trajectory.histories()):
-            said = capture.trajectory
+        said = capture.trajectory
+        if said.choices() and not any(history.choices() for history in trajectory.histories()):
             trajectory.messages_and_choices = said.messages_and_choices
             trajectory.tools = said.tools
             trajectory.additional_histories = [*trajectory.additional_histories, *said.additional_histories]

@@ -148,7 +148,8 @@ class LocalBackend(Backend):
             self._stack.callback(server.stop)
         logger.info("model.opening project=%s name=%s base_model=%s", model.project, model.name, model.base_model)
         async with AsyncExitStack() as stack:
-            served = ServedModel(await HostedModel.open(config, stack), self._server)
+            hosted = await HostedModel.open(config, stack, base_name=model.base_model)
+            served = ServedModel(hosted, self._server)
             stack.push_async_callback(served.close)
             self._stack.push_async_exit(stack.pop_all())
         logger.info("model.opened project=%s name=%s step=%d", model.project, model.name, served.model.step)

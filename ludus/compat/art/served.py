@@ -42,7 +42,7 @@ class ServedModel:
     def __init__(self, model: HostedModel, server: GatewayServer) -> None:
         self.model = model
         self.records = records = TurnRecords(model.run.store, model.config)
-        self.episodes = Episodes(model.run.local.recorder, records, idle_s=IDLE_S, most_by_key=None, fit=records.fit)
+        self.episodes = Episodes(model.recorder, records, idle_s=IDLE_S, most_by_key=None, fit=records.fit)
         self._server = server
         self.sessions = RolloutSessions(lambda: model.step, self._begin, self._end)
 
@@ -73,6 +73,7 @@ class ServedModel:
                 **await model.train(settled.taken, rules, lr=lr, on_stage=on_stage),
                 "rollout/empty_trajectories": float(settled.num_empty),
                 "rollout/foreign_choices": float(settled.num_foreign_choices),
+                "rollout/edited_choices": float(settled.num_edited_choices),
             }
             return await self._result(metrics, on_progress, is_saved=asked.config.save_checkpoint)
 

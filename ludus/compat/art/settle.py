@@ -11,7 +11,7 @@ import logging
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 
-from ludus.compat.art.claim import claim_trajectory, named_turns, num_foreign_choices
+from ludus.compat.art.claim import claim_trajectory, edited_turns, named_turns, num_foreign_choices
 from ludus.compat.art.group import TrajectoryGroup
 from ludus.compat.art.trajectory import Trajectory
 from ludus.compat.art.turns import TurnRecords
@@ -35,6 +35,8 @@ class Settled:
     """By id, each turn with the episode it is in."""
     num_foreign_choices: int
     """Of other models; they are context."""
+    num_edited_choices: int
+    """Of this model, changed since; what was sampled is trained."""
     num_empty: int
     """Trajectories without a recorded choice."""
 
@@ -44,7 +46,7 @@ def settle_groups(groups: Sequence[TrajectoryGroup], records: TurnRecords, *, st
 
     Raises UserError for a choice without a record, a turn in two trajectories, or a reward that is no number.
     """
-    members = _members(groups, step)
+    members = _members(groups, step, records.model)
     owners: dict[str, _Member] = {}
     for member in members:
         for turn_id in member.named:
@@ -56,19 +58,25 @@ def settle_groups(groups: Sequence[TrajectoryGroup], records: TurnRecords, *, st
                 )
     built: dict[str, Group] = {}
     turns: dict[str, Episode] = {}
+    edited: list[str] = []
     for member in (member for member in members if member.named):
         others = (owners.keys() - set(member.named)) | turns.keys()
         episode = _episode(member, records, others)
+        edited += [f"{turn} of {member.where}" for turn in edited_turns(episode.session, member.trajectory)]
         before = built[episode.group_id].episodes if episode.group_id in built else ()
         built[episode.group_id] = Group(episode.group_id, episode.task_id, (*before, episode))
         turns.update({turn.id: episode for turn in episode.session.turns})
     num_empty = sum(not member.named for member in members)
     if num_empty:
         logger.warning("%d trajectories of step %d have no recorded choice: they count nowhere", num_empty, step)
+    if edited:
+        said = "%d choices of step %d were changed since they were sampled, %s first; what was sampled is trained"
+        logger.warning(f"{said}: append a message where your own text is to stand", len(edited), step, edited[0])
     return Settled(
         taken=TakenGroups(tuple(built.values()), records.take_failed()),
         turns=turns,
-        num_foreign_choices=sum(num_foreign_choices(member.trajectory) for member in members),
+        num_foreign_choices=sum(num_foreign_choices(member.trajectory, records.model) for member in members),
+        num_edited_choices=len(edited),
         num_empty=num_empty,
     )
 
@@ -83,7 +91,7 @@ class _Member:
     where: str
 
 
-def _members(groups: Sequence[TrajectoryGroup], step: int) -> list[_Member]:
+def _members(groups: Sequence[TrajectoryGroup], step: int, model: str) -> list[_Member]:
     members = []
     for group_idx, group in enumerate(groups):
         group_id = f"step{step:06d}-g{group_idx:04d}"
@@ -91,7 +99,7 @@ def _members(groups: Sequence[TrajectoryGroup], step: int) -> list[_Member]:
         for member_idx, trajectory in enumerate(group):
             spec = SessionSpec(f"{group_id}-m{member_idx:03d}", task_id, group_id)
             where = f"trajectory {member_idx} of group {group_idx}"
-            members.append(_Member(trajectory, named_turns(trajectory), spec, where))
+            members.append(_Member(trajectory, named_turns(trajectory, model), spec, where))
     return members
 
 
@@ -100,7 +108,7 @@ def _episode(member: _Member, records: TurnRecords, others: Collection[str]) -> 
     record = join_records(str(member.spec.id), records.parts(member.named, others=others))
     versions = [version for turn in record.turns for version in turn.sampled.versions]
     trajectory.initial_policy_version, trajectory.final_policy_version = min(versions), max(versions)
-    claimed = Returned(claim_trajectory(record, trajectory))
+    claimed = Returned(claim_trajectory(record, trajectory, records.model))
     episode = finish(member.spec, record, claimed, started_at=min(turn.started_at for turn in record.turns))
     if not episode.outcome.has_credit:
         raise UserError(f"{member.where}: {episode.outcome.reason}")

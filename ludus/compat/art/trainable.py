@@ -203,16 +203,9 @@ class TrainableModel(Model[ConfigT]):
         await self._prepare()
 
     def get_inference_name(self, step: int | None = None) -> str:
-        """What `model=` of a request is: the newest weights.
-
-        Raises UserError for a step: a backend serves no others. Fork an older step into a model of its own.
-        """
-        if step is not None:
-            raise UserError(
-                f"step={step} of {self.name!r} is not served: a model answers with its newest weights. Fork that step: "
-                "await backend.fork(other_model, from_model, not_after_step=step)"
-            )
-        return self.inference_model_name or self.name
+        """What `model=` of a request is. step: that step's weights, if they were saved. None: the newest."""
+        name = self.inference_model_name or self.name
+        return name if step is None else f"{name}@{step}"
 
     async def get_step(self) -> int:
         """Steps that the model has been trained for, restarts included."""

@@ -15,7 +15,7 @@ from typing import Any, Self
 
 import pydantic
 
-from ludus.compat.art.choice import Messages, Tools, check_item, is_choice, message_of, to_json, turn_id
+from ludus.compat.art.choice import Messages, Tools, check_item, is_choice, message_of, sampled_by, to_json, turn_id
 
 logger = logging.getLogger(__name__)
 
@@ -48,9 +48,10 @@ class History(pydantic.BaseModel):
         """The choices, in order."""
         return [item for item in self._checked() if is_choice(item)]
 
-    def turn_ids(self) -> list[str]:
-        """Of the choices that name a recorded turn, in order."""
-        return [found for found in map(turn_id, self.choices()) if found is not None]
+    def turn_ids(self, model: str | None = None) -> list[str]:
+        """Of the choices that name a recorded turn, in order. model: not of those that say another one sampled them."""
+        mine = (each for each in self.choices() if model is None or sampled_by(each) in (None, model))
+        return [found for found in map(turn_id, mine) if found is not None]
 
     def _checked(self) -> Iterator[Any]:
         # Appending to the list validates nothing: what stands in it is checked where it is read.

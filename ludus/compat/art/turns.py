@@ -54,6 +54,8 @@ class TurnRecords:
     """The `Archive` of one model whose trajectories name turns. Safe to use from several threads."""
 
     def __init__(self, store: RunStore, config: Config, *, most_kept: int = MOST_KEPT) -> None:
+        self.model = config.name
+        """Whose turns they are."""
         self._store = store
         self._config = config
         self._most_kept = most_kept

@@ -5,6 +5,8 @@ Knows: prose, a JSON schema.  Knows not: attempts, scores, HTTP.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from ludus.rewards.chat.base import Json
 
 DEFAULT_RUBRIC = """\
@@ -30,27 +32,24 @@ Answer with JSON alone, in this form, with one entry for each trajectory, under 
 {{"scores": [{{"trajectory_id": "<id>", "explanation": "<one or two sentences>", "score": <from 0 to 1>}}, ...]}}"""
 
 SCORES = "trajectory_scores"
-SCHEMA: Json = {
-    "type": "object",
-    "properties": {
-        "scores": {
-            "type": "array",
-            "items": {
-                "type": "object",
-                "properties": {
-                    "trajectory_id": {"type": "string"},
-                    "explanation": {"type": "string"},
-                    "score": {"type": "number"},
-                },
-                "required": ["trajectory_id", "explanation", "score"],
-                "additionalProperties": False,
-            },
-        }
-    },
-    "required": ["scores"],
-    "additionalProperties": False,
-}
-"""Without bounds on numbers and lengths of lists: several providers refuse schemas that have them."""
+
+
+def schema_of(ids: Sequence[str]) -> Json:
+    """What an answer on these attempts looks like.
+
+    Without bounds on numbers and lengths of lists: several providers refuse schemas that have them.
+    """
+    properties: Json = {
+        "trajectory_id": {"type": "string", "enum": list(ids)},
+        "explanation": {"type": "string"},
+        "score": {"type": "number"},
+    }
+    return _closed(scores={"type": "array", "items": _closed(**properties)})
+
+
+def _closed(**properties: Json) -> Json:
+    """An object of exactly these properties."""
+    return {"type": "object", "properties": properties, "required": list(properties), "additionalProperties": False}
 
 
 def instructions(rubric: str) -> str:

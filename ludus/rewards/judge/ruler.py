@@ -27,7 +27,7 @@ from ludus.rewards.chat.http import Price
 from ludus.rewards.chat.resolve import resolve_chat_model
 from ludus.rewards.judge.attempts import Attempt, Conversation, JudgePrompt, estimated_tokens, plain_message, render
 from ludus.rewards.judge.cache import AnswerCache
-from ludus.rewards.judge.prompt import DEFAULT_RUBRIC, SCHEMA, SCORES, correction, instructions
+from ludus.rewards.judge.prompt import DEFAULT_RUBRIC, SCORES, correction, instructions, schema_of
 from ludus.rewards.judge.scores import ScoredAnswer, TrajectoryScore, UnusableError, read_scores
 from ludus.rewards.judge.tournament import on_one_scale, split_into_heats, winner
 from ludus.runs.spans import span
@@ -76,6 +76,8 @@ class Judgement:
     """Answers that had to be asked for again."""
     num_clamped: int = 0
     """Scores that were out of range in the last answer, too."""
+    num_rescaled: int = 0
+    """Scores of answers that kept to a scale of tens or hundreds."""
     spread: float = 0.0
     """Mean standard deviation of an attempt's score over the passes; 0 with one pass."""
 
@@ -160,6 +162,7 @@ class _Panel:
     usage: Usage = field(default_factory=Usage)
     num_unusable: int = 0
     num_clamped: int = 0
+    num_rescaled: int = 0
     ids: tuple[str, ...] = ()
 
     async def judge(self, attempts: Sequence[Attempt]) -> Judgement:
@@ -182,7 +185,7 @@ class _Panel:
             for k, i in enumerate(positions)
         )
         spread = fmean(pstdev(each[i].score for each in passes) for i in positions)
-        return Judgement(scores, self.usage, self.num_unusable, self.num_clamped, spread)
+        return Judgement(scores, self.usage, self.num_unusable, self.num_clamped, self.num_rescaled, spread)
 
     def _order(self, number: int, digests: Sequence[str]) -> list[int]:
         # By what the attempts say, too: otherwise member 3 of every group would stand at the same position.
@@ -224,25 +227,33 @@ class _Panel:
                 self.model,
                 verdict.num_clamped,
             )
+        if verdict.top != 1.0:
+            self.num_rescaled += len(shown)
+            logger.warning(
+                "the judge %r kept to scores from 0 to %g: they are divided by it. Its rubric should ask for 0 to 1",
+                self.model,
+                verdict.top,
+            )
         return {i: verdict.attempt_scores[self.ids[i]] for i in shown}
 
     async def _usable(self, messages: list[Json], ids: Sequence[str]) -> ScoredAnswer:
         cache = None if self.options.cache_dir is None else AnswerCache(self.options.cache_dir)
-        key = cache.key(self.model.identity, messages, SCHEMA) if cache is not None else ""
+        schema = schema_of(ids)
+        key = cache.key(self.model.identity, messages, schema) if cache is not None else ""
         kept = cache.get(key) if cache is not None else None
         if kept is not None:
             with suppress(UnusableError):  # tampered with, or written by another version: as if it were not there
-                verdict = read_scores(kept, ids, clamp=True)
+                verdict = read_scores(kept, ids, is_last=True)
                 self.usage += Usage(num_cached=1)
                 return verdict
         for number in range(1, self.options.max_tries + 1):
-            answer = await self.model.ask(messages, name=SCORES, schema=SCHEMA)
+            answer = await self.model.ask(messages, name=SCORES, schema=schema)
             self.usage += answer.usage
             level = logging.WARNING if self.debug else logging.DEBUG
             question = messages[-1]["content"]
             logger.log(level, "judge.asked %s\n%s\njudge.answered %s", self.model, question, answer.text)
             try:
-                verdict = read_scores(answer.text, ids, clamp=number == self.options.max_tries)
+                verdict = read_scores(answer.text, ids, is_last=number == self.options.max_tries)
             except UnusableError as complaint:
                 said = f"{complaint}{', and it was cut off at its limit of length' if answer.is_cut else ''}"
                 self.num_unusable += 1

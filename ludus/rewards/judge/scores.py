@@ -15,6 +15,8 @@ from typing import Any
 
 import pydantic
 
+SCALES = (10.0, 100.0)  # what judges keep to who were asked for 0 to 1
+
 
 class TrajectoryScore(pydantic.BaseModel):
     """A judge's score of one trajectory."""
@@ -37,31 +39,42 @@ class ScoredAnswer:
     attempt_scores: Mapping[str, TrajectoryScore]
     num_clamped: int = 0
     """Scores that were out of range and were moved to its end."""
+    top: float = 1.0
+    """Of the judge's own scale, which the scores were divided by."""
 
 
-def read_scores(text: str, ids: Sequence[str], *, clamp: bool) -> ScoredAnswer:
+def read_scores(text: str, ids: Sequence[str], *, is_last: bool) -> ScoredAnswer:
     """The verdict in `text` on the attempts `ids`, in whatever order it names them.
 
-    clamp: scores out of range are moved to its end; otherwise they make the answer unusable.
+    is_last: the judge is not asked again: scores of a scale of tens or hundreds are divided by its top, others that
+    are out of range are moved to its end. Otherwise they make the answer unusable.
     Raises UnusableError.
     """
     attempt_scores: dict[str, TrajectoryScore] = {}
-    num_clamped = 0
     for entry in _entries(text):
         attempt_id, score, explanation = _fields(entry)
         if attempt_id not in ids:
             raise UnusableError(f"there is no trajectory {attempt_id!r}; there are {', '.join(ids)}")
         if attempt_id in attempt_scores:
             raise UnusableError(f"trajectory {attempt_id!r} was scored twice")
-        if not 0.0 <= score <= 1.0:
-            if not clamp:
-                raise UnusableError(f"the score {score:g} of trajectory {attempt_id!r} is not from 0 to 1")
-            score, num_clamped = min(1.0, max(0.0, score)), num_clamped + 1
+        if not (0.0 <= score <= 1.0 or is_last):
+            raise UnusableError(f"the score {score:g} of trajectory {attempt_id!r} is not from 0 to 1")
         attempt_scores[attempt_id] = TrajectoryScore(trajectory_id=attempt_id, explanation=explanation, score=score)
     missing = [attempt_id for attempt_id in ids if attempt_id not in attempt_scores]
     if missing:
         raise UnusableError(f"there is no score of trajectory {', '.join(missing)}")
-    return ScoredAnswer(attempt_scores, num_clamped)
+    top = _top([each.score for each in attempt_scores.values()])
+    scaled = {name: each.score / top for name, each in attempt_scores.items()}
+    within = {name: min(1.0, max(0.0, score)) for name, score in scaled.items()}
+    scores = {name: each.model_copy(update={"score": within[name]}) for name, each in attempt_scores.items()}
+    return ScoredAnswer(scores, sum(within[name] != scaled[name] for name in scaled), top)
+
+
+def _top(scores: Sequence[float]) -> float:
+    """Of the scale that they are on: from 0 to 10 or 100 where most are above 1 and none is out of it, else to 1."""
+    if 2 * sum(score > 1.0 for score in scores) <= len(scores) or min(scores) < 0.0:
+        return 1.0
+    return next((top for top in SCALES if max(scores) <= top), 1.0)
 
 
 def _entries(text: str) -> Sequence[Any]:

@@ -129,3 +129,14 @@ def test_what_cannot_be() -> None:
         asyncio.run(wrap_rollout(model, other)())
     with pytest.raises(UserError, match="returned a NoneType"):
         asyncio.run(wrap_rollout(model, nothing)())
+
+
+def test_a_rollout_that_was_never_answered_keeps_its_messages() -> None:
+    """Its first call failed, and it returned what it had."""
+
+    async def failed() -> Trajectory:
+        return Trajectory(messages_and_choices=[{"role": "user", "content": "Guess."}], metadata={"failed": True})
+
+    model: TrainableModel[Any] = TrainableModel(name="m", project="p", base_model="b")
+    trajectory = asyncio.run(wrap_rollout(model, failed)())
+    assert [each["content"] for each in trajectory.messages()] == ["Guess."] and trajectory.additional_histories == []

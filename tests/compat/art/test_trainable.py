@@ -145,5 +145,4 @@ def test_a_model_that_is_not_trained() -> None:
     with pytest.raises(pydantic.ValidationError, match="report_metrics"):
         Model(name="m", project="p", report_metrics=["wandb"])  # type: ignore[call-arg]
     trained: TrainableModel[None] = TrainableModel(name="m", project="p", base_model="b")
-    with pytest.raises(UserError, match="step=3 of 'm' is not served"):
-        trained.get_inference_name(3)
+    assert trained.get_inference_name(3) == "m@3"

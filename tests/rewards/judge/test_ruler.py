@@ -14,6 +14,7 @@ from ludus.errors import BackendError, UserError
 from ludus.rewards.chat.http import Price
 from ludus.rewards.chat.scripted import ScriptedChatModel
 from ludus.rewards.judge.attempts import Attempt, Conversation, read_attempts
+from ludus.rewards.judge.prompt import schema_of
 from ludus.rewards.judge.ruler import Judgement, JudgeOptions, judge_attempts, ruler
 from ludus.runs.spans import SpanLog, collect_spans
 from tests.rewards.conftest import Endpoint, completion
@@ -161,6 +162,16 @@ def test_scores_that_stay_out_of_range_are_clamped(caplog: pytest.LogCaptureFixt
     assert numbers(judgement) == [0.0, 1.0]
     assert judgement.num_clamped == 2
     assert "scored 2 trajectories out of range" in caplog.text
+
+
+def test_a_judge_who_keeps_to_tens(caplog: pytest.LogCaptureFixture) -> None:
+    """Its order is kept, and the log says so; ids are pinned by the schema."""
+    model = ScriptedChatModel([verdict({"1": 7, "2": 9})] * 3)
+    judgement = judge(["a", "b"], model)
+    assert numbers(judgement) == [0.7, 0.9]
+    assert (judgement.num_clamped, judgement.num_rescaled) == (0, 2)
+    assert "kept to scores from 0 to 10" in caplog.text
+    assert schema_of(["1", "2"])["properties"]["scores"]["items"]["properties"]["trajectory_id"]["enum"] == ["1", "2"]
 
 
 def test_forgotten_and_invented_trajectories_are_asked_for_again() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
@@ -20,7 +21,7 @@ def answer(*entries: Any) -> str:
 
 def test_scores_belong_to_ids_in_any_order() -> None:
     """A judge that answers best first rewards nobody else for it."""
-    verdict = read_scores(answer(entry("3", 1), entry("1", 0), entry("2", 0.5)), ["1", "2", "3"], clamp=False)
+    verdict = read_scores(answer(entry("3", 1), entry("1", 0), entry("2", 0.5)), ["1", "2", "3"], is_last=False)
     assert {name: each.score for name, each in verdict.attempt_scores.items()} == {
         "1": 0.0,
         "2": 0.5,
@@ -42,7 +43,7 @@ def test_scores_belong_to_ids_in_any_order() -> None:
 )
 def test_what_can_be_understood_is(text: str) -> None:
     """Numbers as ids or texts, fences, prose with braces around it, no explanation."""
-    assert read_scores(text, ["1"], clamp=False).attempt_scores["1"].score == 0.5
+    assert read_scores(text, ["1"], is_last=False).attempt_scores["1"].score == 0.5
 
 
 @pytest.mark.parametrize(
@@ -71,12 +72,29 @@ def test_what_can_be_understood_is(text: str) -> None:
 def test_what_cannot_be_used_is_complained_of(text: str, complaint: str) -> None:
     """The complaint says what is wrong, so that the judge can do better."""
     with pytest.raises(UnusableError) as raised:
-        read_scores(text, ["1", "2"], clamp=False)
+        read_scores(text, ["1", "2"], is_last=False)
     assert complaint in str(raised.value)
 
 
 def test_scores_out_of_range_can_be_clamped() -> None:
     """They end at 0 and 1, and are counted."""
-    verdict = read_scores(answer(entry("1", 15), entry("2", -3), entry("3", 1.0)), ["1", "2", "3"], clamp=True)
+    verdict = read_scores(answer(entry("1", 15), entry("2", -3), entry("3", 1.0)), ["1", "2", "3"], is_last=True)
     assert [verdict.attempt_scores[name].score for name in ("1", "2", "3")] == [1.0, 0.0, 1.0]
     assert verdict.num_clamped == 2
+
+
+@pytest.mark.parametrize(
+    ("scores", "read", "top"),
+    [
+        ((7, 9, 0), (0.7, 0.9, 0.0), 10.0),
+        ((70, 95, 10), (0.7, 0.95, 0.1), 100.0),
+        ((0.3, 0.9, 1.2), (0.3, 0.9, 1.0), 1.0),
+        ((700, 900, 0), (1.0, 1.0, 0.0), 1.0),
+    ],
+)
+def test_a_scale_of_ones_own(scores: Sequence[float], read: Sequence[float], top: float) -> None:
+    """Who keeps to tens or hundreds is read on that scale, so that the order stays; a slip is moved to the end."""
+    written = answer(*(entry(str(number), score) for number, score in enumerate(scores, start=1)))
+    verdict = read_scores(written, ["1", "2", "3"], is_last=True)
+    assert [verdict.attempt_scores[name].score for name in ("1", "2", "3")] == pytest.approx(list(read))
+    assert verdict.top == top

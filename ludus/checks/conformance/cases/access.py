@@ -55,10 +55,10 @@ async def nothing_ignored(probe: Probe) -> None:
 
 @case("chat", "headers", ours=EXTENSION)
 async def other_model(probe: Probe) -> None:
-    """Another model's name is served, and the header names the field."""
+    """Another model's name is served, and a header names who answered."""
     answer = await probe.post(model="gpt-4o")
     expect.parts(answer, status_code=200)
-    expect.equal("x-ludus-ignored", answer.headers.get("x-ludus-ignored"), "model")
+    expect.equal("x-ludus-model", answer.headers.get("x-ludus-model"), "default")
 
 
 @case("chat", "headers", ours=EXTENSION)

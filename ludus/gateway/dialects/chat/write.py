@@ -6,7 +6,7 @@ Knows: the shapes of the protocol.  Knows not: how a request is read.
 from __future__ import annotations
 
 from ludus.episodes.reply import replay
-from ludus.gateway.dialects.base import Answer, ErrorReply, JsonObject, ParsedRequest
+from ludus.gateway.dialects.base import DEFAULT_MODEL, Answer, ErrorReply, JsonObject, ParsedRequest
 from ludus.gateway.dialects.openai import ChunkWriter, tokens_json, usage_json
 from ludus.text.parsers.base import ContentDelta, Delta, ReasoningDelta, ToolCallBroken, ToolCallDelta
 from ludus.types import Message, Turn
@@ -15,6 +15,7 @@ from ludus.types import Message, Turn
 def whole(answer: Answer, parsed: ParsedRequest, model_name: str) -> JsonObject:
     """The body of an answer that is not streamed. Each choice names its turn, so that it can be taken out of the answer
     and still be rewarded and trained."""
+    of_model = _of_model(model_name)
     return {
         "id": answer.turns[0].id,
         "object": "chat.completion",
@@ -27,6 +28,7 @@ def whole(answer: Answer, parsed: ParsedRequest, model_name: str) -> JsonObject:
                 "logprobs": _logprobs(turn, answer) if parsed.logprobs else None,
                 "finish_reason": turn.finish_reason,
                 "turn_id": turn.id,
+                **of_model,
             }
             for i, turn in enumerate(answer.turns)
         ],
@@ -39,6 +41,7 @@ class ChatStream:
 
     def __init__(self, parsed: ParsedRequest, model_name: str, created_at: float) -> None:
         self._parsed = parsed
+        self._of_model = _of_model(model_name)
         self._chunks = ChunkWriter(parsed, "chat.completion.chunk", model_name, created_at)
         self._begun: set[int] = set()
         self._broken: dict[int, list[int]] = {}
@@ -47,7 +50,8 @@ class ChatStream:
     def start(self, turn_ids: tuple[str, ...], num_prompt_tokens: int) -> bytes:
         self._chunks.start(turn_ids[0])
         # In the first chunk of a choice too: SDKs that put an answer together keep what they do not know from there.
-        parts = [self._chunk(i, {"role": "assistant"}, turn_id=turn_id) for i, turn_id in enumerate(turn_ids)]
+        opening, of_model = {"role": "assistant"}, self._of_model
+        parts = [self._chunk(i, opening, turn_id=turn_id, **of_model) for i, turn_id in enumerate(turn_ids)]
         return b"".join(parts)
 
     def delta(self, choice_idx: int, delta: Delta) -> bytes:
@@ -70,11 +74,17 @@ class ChatStream:
         logprobs = _logprobs(turn, answer) if self._parsed.logprobs else None
         broken = self._broken.get(choice_idx)
         undecoded = {"ludus": {"undecoded_tool_calls": broken}} if broken else {}
-        last = {"logprobs": logprobs, "finish_reason": turn.finish_reason, "turn_id": turn.id, **undecoded}
+        own = {"turn_id": turn.id, **self._of_model, **undecoded}
+        last = {"logprobs": logprobs, "finish_reason": turn.finish_reason, **own}
         return begun + self._chunk(choice_idx, {}, **last)
 
     def _chunk(self, choice_idx: int, delta: JsonObject, **last: object) -> bytes:
         return self._chunks.chunk(choice_idx, {"delta": delta}, last)
+
+
+def _of_model(model_name: str) -> dict[str, str]:
+    """Beside a choice's turn: whose it is, where a key may reach several models."""
+    return {} if model_name == DEFAULT_MODEL else {"model": model_name}
 
 
 def _message_json(reply: Message) -> JsonObject:
