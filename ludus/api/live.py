@@ -19,10 +19,12 @@ from rich.table import Column, Table
 from rich.text import Text
 
 from ludus.loop.observer import Observer, RunSummary
+from ludus.runs.failures import Failure, failure_lines
 from ludus.runs.metrics import Metrics
 
 _BLOCKS = "▁▂▃▄▅▆▇█"
 _SPARK_WIDTH = 48
+MOST_FAILURES = 4  # of a panel that is to stay on a screen
 Clock = Callable[[], float]
 
 
@@ -107,6 +109,8 @@ class PlainLines(Progress):
     def __init__(self, console: Console) -> None:
         super().__init__()
         self._console = console
+        self._told: set[str] = set()
+        """The first episodes of failures that were shown."""
 
     def on_phase(self, doing: str) -> None:
         self._line(doing)
@@ -121,8 +125,17 @@ class PlainLines(Progress):
         shown = (*_results(metrics), *_of_data(metrics))
         self._line(f"eval at step {step}", *(f"{label} {text}" for label, text in shown))
 
+    def on_failures(self, failures: Sequence[Failure]) -> None:
+        """Each kind of failure as soon as there is one, with the first traceback."""
+        for failure in failures:
+            if failure.first not in self._told:
+                self._told.add(failure.first)
+                self._line(f"an episode ended badly, {failure.outcome}, {failure.first}: {failure.trace.strip()}")
+
     def on_end(self, summary: RunSummary) -> None:
         self._line(f"done: {summary.steps} steps in {duration(summary.train_seconds)} ({summary.stopped_by})")
+        for line in failure_lines(summary.failures):
+            self._line(line)
 
     def _line(self, *parts: str) -> None:
         self._console.print("  ".join(parts), highlight=False, markup=False, soft_wrap=True)
@@ -138,6 +151,7 @@ class LivePanel(Progress):
         self._metrics: Metrics = {}
         self._evals: list[tuple[int, Metrics]] = []
         self._doing = ""
+        self._failures: Sequence[Failure] = ()
         self._live = Live(console=console, get_renderable=self.render, refresh_per_second=2, transient=False)
 
     def on_phase(self, doing: str) -> None:
@@ -153,8 +167,14 @@ class LivePanel(Progress):
         self._evals.append((step, metrics))
         self._doing = ""
 
+    def on_failures(self, failures: Sequence[Failure]) -> None:
+        self._failures = failures
+
     def on_end(self, summary: RunSummary) -> None:
+        self._failures = summary.failures
         self.stop()
+        if summary.failures:  # behind the last panel, where there is room for it
+            self._live.console.print(Text(summary.failures[0].trace.strip(), style="dim"))
 
     def stop(self) -> None:
         """Leave the terminal as it was; the last panel stays. Stopping twice is allowed."""
@@ -172,6 +192,7 @@ class LivePanel(Progress):
         if self._evals:
             parts = [f"{_first(metrics, _SUCCESS):.0%} at step {step}" for step, metrics in self._evals[-4:]]
             rows.append(Text.assemble(("held out  ", "dim"), " → ".join(parts)))
+        rows += [Text(line, style="red", overflow="ellipsis", no_wrap=True) for line in _shown_failures(self._failures)]
         return Panel(Group(*rows), title=f"[bold]{self._name}[/]", title_align="left", border_style="dim", width=76)
 
     def _bar(self) -> Table:
@@ -203,6 +224,13 @@ _SHOWN: tuple[tuple[str, tuple[str, ...], str], ...] = (
     ("s/step", ("time/step_s",), "{:.1f}"),
     ("forked", ("rollout/forked_share",), "{:.0%}"),
 )
+
+
+def _shown_failures(failures: Sequence[Failure]) -> list[str]:
+    """For a panel: the most frequent, and how many more there are."""
+    lines = failure_lines(failures[:MOST_FAILURES])
+    rest = sum(each.count for each in failures[MOST_FAILURES:])
+    return [*lines, *([f"  {rest} x something else"] if rest else [])]
 
 
 def _results(metrics: Metrics) -> list[tuple[str, str]]:

@@ -5,10 +5,12 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated
 
+from rich.markup import escape
 from typer import Argument, Option
 
 from ludus.cli.console import say, show_damages
-from ludus.runs.export import WRITERS, Format
+from ludus.runs.export import WRITERS, Format, write_failures
+from ludus.runs.failures import failure_lines
 from ludus.runs.interactions import Style, interactions
 from ludus.runs.store import RunStore
 
@@ -20,7 +22,7 @@ def export(
     out: Annotated[Path | None, Option(help="File to write; RUN/export.FORMAT by default.")] = None,
 ) -> None:
     """Write every recorded interaction of a run: messages, token ids, masks,
-    logprobs, rewards.
+    logprobs, rewards; and, beside it, how many episodes ended badly and why.
 
     [bold]Example:[/]  ludus export runs/gateway --format parquet
     """
@@ -29,4 +31,9 @@ def export(
         show_damages(store.damages())
         rows = (row for episode in store.episodes() for row in interactions(episode, style))
         count = WRITERS[format_](rows, path)
+        failures = store.failures()
+        beside = write_failures(failures, path)
+        lines = failure_lines(failures, num_episodes=store.num_episodes)
     say(f"{path}: {count:,} rows")
+    if beside is not None:
+        say(escape("\n".join([*lines, f"{beside}: each with the first traceback"])))

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from ludus.episodes.ledger import Ledger
 from ludus.processes.checksums import Checksums
+from ludus.runs.failures import Failure
 from ludus.runs.metrics import Metrics
 
 
@@ -44,6 +45,8 @@ class RunSummary:
     """Of Ludus, with `+` behind it if its files were changed. None: it was not run from a checkout."""
     metrics: Mapping[str, float] = field(default_factory=dict)
     """The last step's."""
+    failures: Sequence[Failure] = ()
+    """Episodes that ended badly, by what went wrong, the most frequent first."""
 
     def to_json(self) -> dict[str, Any]:
         """Plain values, ready for `json.dumps`."""
@@ -65,6 +68,10 @@ class Observer:
 
     def on_eval(self, step: int, metrics: Metrics) -> None:
         """Held-out rows were played with the weights that `step` left behind."""
+
+    def on_failures(self, failures: Sequence[Failure]) -> None:
+        """Episodes of the run that ended badly until now, by what went wrong, the most frequent first; after steps and
+        evaluations, where there are any."""
 
     def on_end(self, summary: RunSummary) -> None:
         """The run is over, and saved."""

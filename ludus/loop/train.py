@@ -223,6 +223,7 @@ async def _step(
         raise
     run.metrics = stepped.metrics
     components.observer.on_step(stepped.step, stepped.metrics)
+    _report_failures(components)
 
 
 async def _evaluate(components: RunComponents, plan: TrainPlan, run: _RunState) -> None:
@@ -245,6 +246,12 @@ async def _evaluate(components: RunComponents, plan: TrainPlan, run: _RunState) 
     metrics = {**found.metrics, "time/eval_s": run.clock.last_eval_s}
     components.store.add_metrics(step, metrics)
     components.observer.on_eval(step, metrics)
+    _report_failures(components)
+
+
+def _report_failures(components: RunComponents) -> None:
+    if failures := components.store.failures():
+        components.observer.on_failures(failures)
 
 
 async def _save(
@@ -365,6 +372,7 @@ def _conclude(components: RunComponents, run: _RunState, stopped_by: str, *, mod
         signal=components.interrupts.signal if stopped_by == INTERRUPT else None,
         commit=own_commit(),
         metrics=run.metrics,
+        failures=components.store.failures(),
     )
     if stopped_by != INTERRUPT:
         components.store.write_summary(summary.to_json())

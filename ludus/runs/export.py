@@ -6,12 +6,14 @@ Knows: rows of interactions, files.  Knows not: how a row is made.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import asdict
 from itertools import islice
 from pathlib import Path
 from typing import Any, Literal
 
 from ludus.errors import UserError
+from ludus.runs.failures import Failure
 from ludus.runs.interactions import Row
 
 Format = Literal["jsonl", "parquet"]
@@ -49,12 +51,22 @@ def write_parquet(rows: Iterable[Row], path: Path) -> int:
     return count
 
 
+def write_failures(failures: Sequence[Failure], path: Path) -> Path | None:
+    """A line for each group of episodes that ended badly, beside an export; where it is. None: there are none."""
+    beside = path.with_name(f"{path.stem}.failures.jsonl")
+    if not failures:
+        beside.unlink(missing_ok=True)
+        return None
+    beside.write_text("".join(json.dumps(asdict(each)) + "\n" for each in failures), encoding="utf-8")
+    return beside
+
+
 WRITERS: Mapping[Format, Callable[[Iterable[Row], Path], int]] = {"jsonl": write_jsonl, "parquet": write_parquet}
 
 
 def _schema(pa: Any) -> Any:
     text, number, ids = pa.string(), pa.float64(), pa.list_(pa.int64())
-    columns = dict.fromkeys(("session_id", "group_id", "outcome", "agent"), text)
+    columns = dict.fromkeys(("session_id", "group_id", "outcome", "reason", "agent"), text)
     columns |= {"completion_ids": pa.list_(text), "rewards": pa.list_(number)}
     columns |= dict.fromkeys(("follows", *AS_TEXT), text)
     columns |= {"token_ids": ids, "loss_mask": pa.list_(pa.int8()), "logprobs": pa.list_(number), "versions": ids}

@@ -65,6 +65,7 @@ def _row(episode: Episode, chain: Sequence[Turn]) -> Row:
         "session_id": episode.id,
         "group_id": episode.group_id,
         "outcome": episode.outcome.kind,
+        "reason": episode.outcome.reason,
         "agent": last.agent,
         "completion_ids": [turn.id for turn in chain],
         "rewards": [episode.rewards.get(turn.id) for turn in chain],

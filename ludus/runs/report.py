@@ -112,6 +112,7 @@ def _render(run: RunStore, rows: MetricRows, curves: Sequence[Series], decode: D
             ledger=_shares(ledger),
             num_sampled=num_sampled,
             forks=view_forks(run, rows, decode),
+            failures=run.failures(),
             episodes=_chosen_episodes(run, decode),
             is_text=decode is not None,
         )

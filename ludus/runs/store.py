@@ -33,6 +33,7 @@ from ludus.processes.files import OWNER_ALONE, hold, set_aside, write_whole
 from ludus.runs import records
 from ludus.runs.codec import FORMAT, decode_episode, encode_episode
 from ludus.runs.exporters.base import Exporter, FinishedEpisode, NoExporter
+from ludus.runs.failures import KINDS, Failure, Failures
 from ludus.runs.folder import config_text, read_config, read_metrics, read_summary, write_config
 from ludus.runs.journal import Journal, Unfinished, discard, left_behind, read_unfinished
 from ludus.runs.metrics import Metrics
@@ -60,6 +61,8 @@ class RunStore(AbstractContextManager["RunStore"]):
         self._journal: Journal | None = None
         """None: nobody asked for it."""
         self._exporter: Exporter = NoExporter()
+        self._failures, self._failures_until = Failures(), 0
+        """Of the episodes up to this number."""
 
     @classmethod
     def create(cls, root: Path | str, name: str, config_text: str) -> RunStore:
@@ -250,6 +253,19 @@ class RunStore(AbstractContextManager["RunStore"]):
         names = "id, step, group_id, task_id, is_eval, outcome, reward, num_turns, num_sampled_tokens, finished_at"
         rows = self._rows(f"SELECT {names} FROM episodes ORDER BY num")
         return [dict(zip(names.split(", "), row, strict=True)) for row in rows]
+
+    def failures(self) -> tuple[Failure, ...]:
+        """Episodes that ended badly until now, by what went wrong, the most frequent first."""
+        # Only what came since the last time is looked at: this is asked after every step.
+        last = int(self._rows("SELECT coalesce(max(num), 0) FROM episodes")[0][0])
+        where = f"num > ? AND num <= ? AND outcome IN ({', '.join('?' * len(KINDS))})"
+        found = self._rows(
+            f"SELECT record FROM episodes WHERE {where} ORDER BY num", (self._failures_until, last, *KINDS)
+        )
+        self._failures_until = last
+        for (record,) in found:
+            self._failures.add(decode_episode(record))
+        return self._failures.groups()
 
     @property
     def num_episodes(self) -> int:

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
+import io
+import json
+from collections import Counter
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -9,10 +13,15 @@ from typing import Any
 import httpx
 import openai
 import pytest
+from rich.console import Console
 
 import ludus
+from ludus.api.live import watch
 from ludus.api.play import play
 from ludus.config import Config
+from ludus.runs.export import write_failures
+from ludus.runs.interactions import interactions
+from ludus.runs.report import write_report
 from ludus.runs.store import RunStore
 from ludus.types import Episode
 from tests.api.agents import Counts, Misbehaves, ask
@@ -146,3 +155,57 @@ def test_rewards_of_any_kind(mode: str, tiny_model_folder: Path, tmp_path: Path)
     assert [episode.reward for episode in episodes] == [1.0, 0.5, 3.0, 2.0, 0.25, 1.25]
     assert list(episodes[4].rewards) == [episodes[4].session.turns[0].id]
     assert len(episodes[5].rewards) == 2
+
+
+class Fails:
+    """Of ten episodes one raises, one hangs, and one never calls the model."""
+
+    def __init__(self) -> None:
+        self.num_played = 0
+
+    async def run(self, data: Mapping[str, Any], *, base_url: str, http_client: Any, **_: Any) -> float:
+        number = self.num_played = self.num_played + 1
+        if number % 10 == 3:
+            raise ValueError(f"no move {number}")
+        if number % 10 == 6:
+            await asyncio.sleep(600)
+        if number % 10 == 9:
+            return 1.0
+        _, text = await ask(base_url, http_client)
+        return float(len(text) % 5)
+
+
+def test_failures_are_named_wherever_one_looks(tiny_model_folder: Path, tmp_path: Path) -> None:
+    """A run of which 30 % of the episodes raise, hang or never call: console, report and export say how many of each
+    and why."""
+    out = io.StringIO()
+    config = make_config(
+        tiny_model_folder,
+        tmp_path,
+        "inline",
+        train_dataset={"batch_size": 10},
+        rollout={"retries": 0, "episode_timeout_s": 2.0, "max_concurrent_rollouts": 30},
+        total_train_steps=1,
+    )
+    agent = Fails()
+    with watch(Console(file=out, width=200), "inline") as observer:
+        summary = ludus.Trainer(config, [{"row": row} for row in range(10)]).train(agent, observer=observer)
+    with RunStore.open(tmp_path / "inline") as store:
+        counts = Counter(episode.outcome.kind for episode in store.episodes())
+        assert (counts["failed"], counts["timeout"], counts["ok"]) == (6, 3, 21)
+        html = write_report(store).html.read_text()
+        beside = write_failures(store.failures(), tmp_path / "rows.jsonl")
+        rows = [row for episode in store.episodes() for row in interactions(episode)]
+    assert beside is not None
+    exported = [json.loads(line) for line in beside.read_text().splitlines()]
+    raised, never = "ValueError: no move", "the agent never called the model"
+    late = "the agent took longer than rollout.episode_timeout_s=2.0"
+    for reason, outcome in ((raised, "failed"), (never, "failed"), (late, "timeout")):
+        (group,) = [each for each in exported if each["reason"].startswith(reason)]
+        assert (group["count"], group["outcome"]) == (3, outcome)
+        assert f"3 x {outcome}: {reason}" in out.getvalue()
+        assert f"<b>3 {outcome}</b> {reason}" in html
+        assert any(each.count == 3 and each.reason.startswith(reason) for each in summary.failures)
+    assert "test_misbehaving.py" in out.getvalue() and "test_misbehaving.py" in html  # the first traceback
+    assert json.loads((tmp_path / "inline" / "summary.json").read_text())["failures"][0]["count"] == 3
+    assert {row["outcome"] for row in rows} >= {"ok"} and all("reason" in row for row in rows)

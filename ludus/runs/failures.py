@@ -1,0 +1,83 @@
+"""Episodes that ended badly, grouped by what went wrong.
+
+Knows: outcomes and their reasons.  Knows not: who played, where they are kept.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from ludus.types import Episode, OutcomeKind
+
+KINDS: tuple[OutcomeKind, ...] = ("failed", "timeout", "lost")
+"""Outcomes of episodes that nothing is learned from although nobody wanted that."""
+MOST_CHARS = 160  # of a reason in one line: a long message of an exception, and no page of HTML
+# What differs between episodes that fail alike: numbers, addresses, ids.
+_OWN = re.compile(r"0x[0-9a-f]+|\b(?=[0-9a-f-]*\d)[0-9a-f-]{8,}\b|\d+(?:\.\d+)?", re.IGNORECASE)
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """All episodes that went wrong alike."""
+
+    outcome: OutcomeKind
+    reason: str
+    """One line, of the first."""
+    count: int
+    first: str
+    """Id of the first episode."""
+    trace: str
+    """All that is known of the first: the last frames of the user's own code, and the error."""
+
+    def __str__(self) -> str:
+        return f"{self.count} x {self.outcome}: {self.reason}"
+
+
+class Failures:
+    """Counts them."""
+
+    def __init__(self) -> None:
+        self._first: dict[tuple[str, str], Episode] = {}
+        self._counts: dict[tuple[str, str], int] = {}
+
+    def add(self, episode: Episode) -> None:
+        """Of an episode that went well nothing is kept."""
+        if episode.outcome.kind not in KINDS:
+            return
+        alike = (episode.outcome.kind, _OWN.sub("#", _line_of(episode.outcome.reason)))
+        self._first.setdefault(alike, episode)
+        self._counts[alike] = self._counts.get(alike, 0) + 1
+
+    def groups(self) -> tuple[Failure, ...]:
+        """The most frequent first."""
+        found = [
+            Failure(
+                first.outcome.kind, _line_of(first.outcome.reason), self._counts[alike], first.id, first.outcome.reason
+            )
+            for alike, first in self._first.items()
+        ]
+        return tuple(sorted(found, key=lambda each: -each.count))
+
+
+def group_failures(episodes: Iterable[Episode]) -> tuple[Failure, ...]:
+    """Those among them that went wrong, the most frequent first."""
+    failures = Failures()
+    for episode in episodes:
+        failures.add(episode)
+    return failures.groups()
+
+
+def failure_lines(failures: Sequence[Failure], *, num_episodes: int | None = None) -> list[str]:
+    """A sentence, and a line for each group. Empty: nothing went wrong. num_episodes: of how many. None: not known."""
+    if not failures:
+        return []
+    total, of = sum(each.count for each in failures), "" if num_episodes is None else f" of {num_episodes:,}"
+    return [f"{total:,}{of} episodes ended badly:", *(f"  {each}" for each in failures)]
+
+
+def _line_of(reason: str) -> str:
+    """The error itself, which is the last line of a trace."""
+    lines = [line.strip() for line in reason.splitlines() if line.strip()]
+    return (lines[-1] if lines else "no reason is known")[:MOST_CHARS]
