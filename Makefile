@@ -13,6 +13,7 @@
 #   make test-gpu   what runs on a CUDA card, held against the processor; `make test-gpu LIST=yes` only lists it
 #   make test-slurm      runs in a real Slurm of one node, which is installed here: CONSENT=yes says that you agree
 #   make test-browser    what shows itself in a browser, looked at in a real one (Chromium; Debian's is installed if there is none)
+#   make web     build the page of `ludus watch` from web/ (needs npm);   make check-web   see that what is committed is that
 #   make public-names   download the originals' wheels and write the lists of their public names that the tables are held to
 #   make lint    ruff          make check   strict types          make bench   measure this machine
 
@@ -39,7 +40,7 @@ export PYTHONDONTWRITEBYTECODE :=
 # Frameworks that do not install together with ours: each gets the environment that its requirements.txt locks.
 FRAMEWORKS := $(patsubst tests/%/requirements.txt,.%/.ready,$(wildcard tests/frameworks/*/requirements.txt))
 
-.PHONY: attack demo test test-gpu test-all test-core machine test-launch test-browser test-frameworks test-engines test-oracles test-slurm fuzz public-names setup lint check bench clean
+.PHONY: web check-web attack demo test test-gpu test-all test-core machine test-launch test-browser test-frameworks test-engines test-oracles test-slurm fuzz public-names setup lint check bench clean
 
 demo: $(READY)
 	$(BIN)/ludus models get smollm2-135m
@@ -118,6 +119,17 @@ public-names: $(READY)
 	  $(BIN)/python -m tests.compat.public $$family $$folder/$$family; \
 	done
 
+# The page is committed as it is built, so that nobody who installs or watches needs node.
+WEB := web/node_modules/.package-lock.json
+$(WEB): web/package.json web/package-lock.json
+	cd web && npm ci --silent
+
+web: $(WEB)
+	cd web && npm run --silent check && npm run --silent build
+
+check-web: $(WEB)
+	cd web && npm run --silent check && npm run --silent build -- --check
+
 setup: $(READY)
 
 lint: $(READY)
@@ -151,4 +163,4 @@ $(READY): pyproject.toml constraints.txt $(wildcard ludus/kernels/*.cpp ludus/ke
 	touch $@
 
 clean:
-	rm -rf $(VENV) .frameworks build *.egg-info
+	rm -rf $(VENV) .frameworks web/node_modules build *.egg-info

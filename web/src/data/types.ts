@@ -1,0 +1,216 @@
+/** What the server answers, field by field. null: not known, or not recorded. Times are unix seconds, logs natural. */
+export type RunState = "running" | "finished" | "interrupted" | "unknown";
+export type Num = number | null;
+
+export interface RunRow {
+  id: string;
+  name: string;
+  path: string;
+  state: RunState;
+  num_steps: Num;
+  updated_at: Num;
+  reward: Num;
+  success: Num;
+}
+
+export interface Run {
+  id: string;
+  name: string;
+  state: RunState;
+  config: unknown;
+  summary: unknown;
+  metrics: string[];
+  steps: number[];
+  damage: string[];
+  algorithm: { name: string; formula: string[] | null } | null;
+  checkpoints: { step: number; whole: boolean }[];
+  models: { name: string; label: string }[];
+}
+
+export interface Table {
+  steps: number[];
+  series: Record<string, Num[]>;
+}
+export interface Metrics extends Table {
+  evals: Table | null;
+}
+
+export interface Finding {
+  kind: string;
+  severity: "info" | "warn" | "bad";
+  text: string;
+  evidence: string | null;
+}
+
+export interface LedgerLine {
+  sampled: number;
+  trained: number;
+  masked: Record<string, number>;
+}
+export interface Ledger extends LedgerLine {
+  balanced: boolean;
+  by_step: (LedgerLine & { step: number })[];
+}
+
+export interface EpisodeRow {
+  id: string;
+  num: number;
+  step: Num;
+  group_id: string | null;
+  task_id: string | null;
+  is_eval: boolean;
+  outcome: string;
+  reason: string | null;
+  reward: Num;
+  num_turns: number;
+  num_tokens: number;
+  num_forks: Num;
+  finished_at: Num;
+  agent: string | null;
+  advantage_mean: Num;
+  staleness_max: Num;
+  first_text: string | null;
+}
+
+export interface EpisodesPage {
+  total: number;
+  histogram: { edges: number[]; counts: number[] };
+  outcomes: Record<string, number>;
+  agents: string[];
+  tools: string[];
+  episodes: EpisodeRow[];
+}
+
+export interface GroupRow {
+  id: string;
+  step: Num;
+  task_id: string | null;
+  num_members: number;
+  reward_mean: Num;
+  reward_std: Num;
+  flat: boolean;
+  episodes: string[];
+}
+
+export interface ToolCall {
+  id?: string | null;
+  name: string;
+  arguments: string;
+}
+export interface Message {
+  role: string;
+  content: string | null;
+  reasoning?: string | null;
+  tool_calls?: ToolCall[] | null;
+  tool_call_id?: string | null;
+  name?: string | null;
+}
+
+export interface Turn {
+  id: string;
+  number: number;
+  agent: string | null;
+  prefix: string | null;
+  follows: string | null;
+  fork: { reason: string; detail: string | null } | null;
+  started_at: Num;
+  first_token_at: Num;
+  ended_at: Num;
+  wait_s: Num;
+  prefill_s: Num;
+  decode_s: Num;
+  reward: Num;
+  return: Num;
+  advantage: Num;
+  mask: string | null;
+  version_min: Num;
+  version_max: Num;
+  num_prompt_tokens: Num;
+  num_sampled_tokens: Num;
+  stop: string | null;
+  messages: Message[];
+  reply: Message | null;
+  tools: (string | { name: string })[] | null;
+}
+
+export interface Span {
+  kind: "queue" | "prefill" | "decode" | "tool" | "agent";
+  turn: string | null;
+  label: string | null;
+  start_s: number;
+  end_s: number;
+}
+
+export interface Episode extends EpisodeRow {
+  metrics: Record<string, number> | null;
+  metadata: Record<string, unknown> | null;
+  siblings: { id: string; reward: Num; outcome: string }[];
+  turns: Turn[];
+  spans: Span[] | null;
+}
+
+export interface Token {
+  i: number;
+  id: number;
+  text: string | null;
+  kind: "prompt" | "sampled";
+  logprob?: Num;
+  trained_logprob?: Num;
+  ratio?: Num;
+  clipped?: boolean | null;
+  advantage?: Num;
+  weight?: Num;
+  loss?: Num;
+  mask?: string | null;
+  version?: Num;
+  entropy?: Num;
+  kept?: Num;
+}
+export interface TokensPage {
+  total: number;
+  prompt_total: number;
+  tokens: Token[];
+}
+export interface Alternatives {
+  alternatives?: { id: number; text: string | null; logprob: number }[];
+  unavailable?: string;
+}
+
+export interface StepPage {
+  step: number;
+  metrics: Record<string, Num>;
+  loss: Num;
+  loss_of_tokens: Num;
+  num_trained: Num;
+  groups: GroupRow[];
+}
+
+export interface ComparedRun {
+  id?: string;
+  name?: string;
+  step?: Num;
+  [key: string]: unknown;
+}
+export interface Comparison {
+  a: ComparedRun;
+  b: ComparedRun;
+  metrics: { name: string; a: Num; b: Num }[];
+  paired: null | {
+    rows: number;
+    mean_a: number;
+    mean_b: number;
+    difference: number;
+    interval: [number, number];
+    tasks: { task_id: string; a: number; b: number }[];
+  };
+  why_not?: string | null;
+}
+
+export interface Branch {
+  id: string;
+  state: string;
+  from: { episode: string; turn: string };
+  model: string;
+  edit: { message_index: number; content: string } | null;
+  samples: { text: string; reward: Num; tokens: Token[] | null }[];
+}

@@ -1,0 +1,242 @@
+/** Text as tokens, each coloured by one of its numbers and open to the pointer and the arrow keys; any length. */
+import { Component } from "preact";
+import { useEffect, useLayoutEffect, useMemo, useRef, useState } from "preact/hooks";
+import { shown, useLines, type Loaded, type Scale } from "../data/tokens";
+import type { Token } from "../data/types";
+import { count, exact } from "../format";
+import { colour, onTheme } from "../theme";
+
+const LINE = 22;
+const MARGIN = 12;
+
+const isSpecial = (token: Token) => token.kind === "prompt" && /^<[|/\w｜][^<>\s]*>$/.test(token.text ?? "");
+
+function background(value: number | null, signed: boolean): string | undefined {
+  if (value === null || Math.abs(value) < 0.01) return undefined;
+  const name = signed ? (value < 0 ? "minus" : "plus") : "heat";
+  return `color-mix(in oklab, var(--${name}) calc(var(--tint) * ${(0.08 + 0.62 * Math.abs(value)).toFixed(2)}), transparent)`;
+}
+
+function classOf(token: Token): string {
+  const parts = ["tok", token.kind];
+  if (isSpecial(token)) parts.push("special");
+  if (token.mask) parts.push("masked");
+  if (token.clipped) parts.push("clipped");
+  return parts.join(" ");
+}
+
+interface LineProps {
+  tokens: Token[];
+  from: number;
+  to: number;
+  scale: Scale | null;
+  selected: number;
+  total: number;
+  id: string;
+}
+
+class Line extends Component<LineProps> {
+  shouldComponentUpdate(next: LineProps): boolean {
+    return (Object.keys(next) as (keyof LineProps)[]).some((name) => next[name] !== this.props[name]);
+  }
+
+  render({ tokens, from, to, scale, selected, total, id }: LineProps) {
+    return tokens.slice(from, to).map((token, index) => {
+      const at = from + index;
+      const value = scale && token.kind === "sampled" ? scale.of(token) : null;
+      const style = { background: value === null ? undefined : background(value, scale!.signed) };
+      return (
+        <span
+          key={at}
+          id={`${id}-${at}`}
+          role="option"
+          aria-selected={at === selected}
+          aria-setsize={total}
+          aria-posinset={at + 1}
+          class={classOf(token)}
+          data-at={at}
+          style={style}
+        >
+          {shown(token)}
+        </span>
+      );
+    });
+  }
+}
+
+/** The whole text as a strip, so that one sees where the colours are. */
+function Strip({
+  loaded,
+  scale,
+  selected,
+  onSelect,
+}: {
+  loaded: Loaded;
+  scale: Scale;
+  selected: number;
+  onSelect: (at: number) => void;
+}) {
+  const canvas = useRef<HTMLCanvasElement>(null);
+  const draw = () => {
+    const element = canvas.current;
+    if (!element) return;
+    const width = (element.width = element.clientWidth * devicePixelRatio);
+    const height = (element.height = element.clientHeight * devicePixelRatio);
+    const context = element.getContext("2d")!;
+    const [plus, minus, heat, ground] = ["plus", "minus", "heat", "line"].map(colour);
+    const total = Math.max(1, loaded.total);
+    for (let pixel = 0; pixel < width; pixel++) {
+      const [from, to] = [
+        Math.floor((pixel * total) / width),
+        Math.max(Math.floor(((pixel + 1) * total) / width), Math.floor((pixel * total) / width) + 1),
+      ];
+      let value: number | null = null;
+      for (let at = from; at < Math.min(to, loaded.tokens.length); at++) {
+        const token = loaded.tokens[at]!;
+        const own = token.kind === "sampled" ? scale.of(token) : null;
+        if (own !== null && Math.abs(own) >= Math.abs(value ?? 0)) value = own;
+      }
+      context.globalAlpha = value === null ? 0.5 : 0.15 + 0.85 * Math.abs(value);
+      context.fillStyle = value === null ? ground! : scale.signed ? (value < 0 ? minus! : plus!) : heat!;
+      const size = value === null ? 0.12 : 0.2 + 0.8 * Math.abs(value);
+      context.fillRect(pixel, height * (1 - size), 1, height * size);
+    }
+    if (selected >= 0) {
+      context.globalAlpha = 1;
+      context.fillStyle = colour("ink");
+      context.fillRect((selected * width) / total - 1, 0, 2 * devicePixelRatio, height);
+    }
+  };
+  useLayoutEffect(draw);
+  useEffect(() => onTheme(draw), []);
+  return (
+    <canvas
+      ref={canvas}
+      class="token-strip"
+      aria-hidden="true"
+      onClick={(event) => onSelect(Math.floor((loaded.total * event.offsetX) / event.currentTarget.clientWidth))}
+    />
+  );
+}
+
+export function TokenText(props: {
+  label: string;
+  loaded: Loaded;
+  scale: Scale | null;
+  selected: number;
+  onSelect: (at: number) => void;
+  onEnter?: () => void;
+}) {
+  const { loaded, scale, selected } = props;
+  const box = useRef<HTMLDivElement>(null);
+  const ruler = useRef<HTMLSpanElement>(null);
+  const id = useMemo(() => "t" + Math.random().toString(36).slice(2, 7), []);
+  const [size, setSize] = useState({ columns: 80, height: 500 });
+  const [top, setTop] = useState(0);
+  useLayoutEffect(() => {
+    const element = box.current!;
+    const measure = () => {
+      const wide = ruler.current!.getBoundingClientRect().width / 20;
+      setSize({
+        columns: Math.max(16, Math.floor((element.clientWidth - 2 * MARGIN - 4) / wide)),
+        height: element.clientHeight,
+      });
+    };
+    const watch = new ResizeObserver(measure);
+    watch.observe(element);
+    return () => watch.disconnect();
+  }, []);
+  const lines = useLines(loaded, size.columns);
+  const first = Math.max(0, Math.floor((top - MARGIN) / LINE) - 6);
+  const last = Math.min(lines.count - 1, Math.ceil((top + size.height) / LINE) + 6);
+
+  const seen = useRef(-1);
+  useLayoutEffect(() => {
+    if (selected < 0 || selected === seen.current || selected >= loaded.tokens.length) return;
+    seen.current = selected;
+    const element = box.current!;
+    const y = lines.lineOf(selected) * LINE + MARGIN;
+    if (y < element.scrollTop || y + LINE > element.scrollTop + element.clientHeight)
+      element.scrollTop = y - element.clientHeight / 3;
+  }, [selected, loaded, lines]);
+
+  const isInView = selected >= 0 && lines.lineOf(selected) >= first && lines.lineOf(selected) <= last;
+  const select = (at: number) => props.onSelect(Math.max(0, Math.min(loaded.tokens.length - 1, at)));
+  const vertical = (by: number) => {
+    const line = lines.lineOf(selected);
+    const to = Math.max(0, Math.min(lines.count - 1, line + by));
+    select(Math.min(lines.range(to)[1] - 1, lines.range(to)[0] + selected - lines.range(line)[0]));
+  };
+  const flagged = (by: 1 | -1) => {
+    for (let at = selected + by; at >= 0 && at < loaded.tokens.length; at += by)
+      if (loaded.tokens[at]!.clipped || loaded.tokens[at]!.mask) return select(at);
+  };
+  const rows = Math.max(1, Math.floor(size.height / LINE) - 1);
+  const moves: Record<string, () => void> = {
+    ArrowRight: () => select(selected + 1),
+    ArrowLeft: () => select(selected < 0 ? 0 : selected - 1),
+    ArrowDown: () => (selected < 0 ? select(lines.range(first)[0]) : vertical(1)),
+    ArrowUp: () => vertical(-1),
+    PageDown: () => vertical(rows),
+    PageUp: () => vertical(-rows),
+    Home: () => select(0),
+    End: () => select(loaded.tokens.length - 1),
+    n: () => flagged(1),
+    N: () => flagged(-1),
+    Enter: () => props.onEnter?.(),
+  };
+
+  const visible = [];
+  for (let line = first; line <= last; line++) {
+    const [from, to] = lines.range(line);
+    visible.push(
+      <div key={line} role="presentation" style={{ top: `${line * LINE + MARGIN}px` }}>
+        <Line
+          tokens={loaded.tokens}
+          from={from}
+          to={to}
+          scale={scale}
+          selected={selected >= from && selected < to ? selected : -1}
+          total={loaded.total}
+          id={id}
+        />
+      </div>,
+    );
+  }
+  return (
+    <div class="token-text">
+      {scale && <Strip loaded={loaded} scale={scale} selected={selected} onSelect={select} />}
+      <div
+        ref={box}
+        class="token-lines"
+        role="listbox"
+        tabIndex={0}
+        aria-label={`${props.label}, ${count(loaded.total)} tokens`}
+        aria-activedescendant={isInView ? `${id}-${selected}` : undefined}
+        onScroll={(event) => setTop(event.currentTarget.scrollTop)}
+        onClick={(event) => {
+          const at = (event.target as HTMLElement).dataset.at;
+          if (at !== undefined) select(Number(at));
+        }}
+        onKeyDown={(event) => {
+          const move = moves[event.key];
+          if (!move || event.ctrlKey || event.metaKey || event.altKey) return;
+          event.preventDefault();
+          move();
+        }}
+      >
+        <span ref={ruler} class="ruler" aria-hidden="true">
+          00000000000000000000
+        </span>
+        <div role="presentation" class="height" style={{ height: `${lines.count * LINE + 2 * MARGIN}px` }}>
+          {visible}
+        </div>
+      </div>
+    </div>
+  );
+}
+
+/** A text of tokens in a few lines, without numbers: for a title or a label. */
+export const preview = (token: Token) => JSON.stringify(token.text ?? `#${token.id}`);
+export const probability = (logprob: number | null | undefined) =>
+  logprob === null || logprob === undefined ? "" : `p ${exact(Math.exp(logprob), 4)}`;

@@ -1,0 +1,138 @@
+/** Go back to a turn, change what was said, and sample again from there. */
+import { useEffect, useState } from "preact/hooks";
+import { MessageText } from "./Messages";
+import { Empty, Missing, Panel } from "../parts/Basics";
+import { post, route, useGet } from "../data/source";
+import { chain, conversation } from "../data/turns";
+import type { Episode, Message, Run } from "../data/types";
+import { go, links, type Query } from "../router";
+
+export function BranchForm({ run, query }: { run: Run; query: Query }) {
+  const { episode: id, turn: turnId } = query;
+  const answer = useGet<Episode>(id ? route(["runs", run.id, "episodes", id]) : null, false);
+  if (!id) return <Empty>Open an episode and choose the turn to go back to.</Empty>;
+  const turn = answer.data?.turns.find((each) => each.id === turnId) ?? answer.data?.turns[0];
+  return (
+    <>
+      <div class="title">
+        <h1>Go back and try</h1>
+        <a href={links.episode(run.id, id, "messages", { turn: turnId })}>
+          {id}, turn {turn?.number ?? ""}
+        </a>
+      </div>
+      <Missing of={answer} what="the episode" />
+      {answer.data && turn && <Form run={run} episode={answer.data} turn={turn.id} />}
+    </>
+  );
+}
+
+function Form({ run, episode, turn: turnId }: { run: Run; episode: Episode; turn: string }) {
+  const turn = episode.turns.find((each) => each.id === turnId)!;
+  // What the model saw before it answered in this turn; the index counts these messages from the first.
+  const before: Message[] = conversation(chain(episode, turn))
+    .filter((line) => !(line.isReply && line.turn === turn))
+    .map((line) => line.message);
+  const [edited, setEdited] = useState<number | null>(null);
+  const [text, setText] = useState("");
+  const [number, setNumber] = useState(4);
+  const [model, setModel] = useState(run.models.at(-1)?.name ?? "final");
+  const [error, setError] = useState<string | null>(null);
+  const [isSent, setSent] = useState(false);
+  useEffect(() => setText(edited === null ? "" : (before[edited]?.content ?? "")), [edited]);
+  const send = async (event: Event) => {
+    event.preventDefault();
+    setSent(true);
+    setError(null);
+    try {
+      const edit = edited === null ? null : { message_index: edited, content: text };
+      const response = await post(route(["runs", run.id, "branches"]), {
+        episode: episode.id,
+        turn: turnId,
+        edit,
+        n: number,
+        model,
+      });
+      const { branch } = (await response.json()) as { branch: string };
+      go(links.branches(run.id, branch));
+    } catch (problem) {
+      setError((problem as Error).message);
+      setSent(false);
+    }
+  };
+  return (
+    <form class="two branch-form" onSubmit={send}>
+      <Panel title="What the model is told" side="choose a message to change it">
+        <ol class="editable">
+          {before.map((message, at) => (
+            <li key={at} class={"said " + message.role + (at === edited ? " now" : "")}>
+              <div class="who">
+                <b>{message.role}</b>
+                <button
+                  type="button"
+                  class="plain"
+                  aria-pressed={at === edited}
+                  onClick={() => setEdited(at === edited ? null : at)}
+                >
+                  {at === edited ? "as it was" : "change"}
+                  <span class="unseen"> message {at + 1}</span>
+                </button>
+              </div>
+              <div class="what">
+                {at === edited ? (
+                  <textarea
+                    aria-label={`Message ${at + 1}`}
+                    rows={Math.min(16, 2 + text.split("\n").length)}
+                    value={text}
+                    onInput={(event) => setText(event.currentTarget.value)}
+                  />
+                ) : (
+                  <MessageText message={message} />
+                )}
+              </div>
+            </li>
+          ))}
+        </ol>
+      </Panel>
+      <div class="stack">
+        <Panel title="Sample again">
+          <div class="form">
+            <label>
+              With
+              <select value={model} onChange={(event) => setModel(event.currentTarget.value)}>
+                {run.models.map((each) => (
+                  <option key={each.name} value={each.name}>
+                    {each.label}
+                  </option>
+                ))}
+              </select>
+            </label>
+            <label>
+              Answers
+              <input
+                type="number"
+                min="1"
+                max="64"
+                value={number}
+                onInput={(event) => setNumber(Number(event.currentTarget.value))}
+              />
+            </label>
+            <button type="submit" class="main" disabled={isSent}>
+              {isSent ? "Sampling …" : "Try"}
+            </button>
+            <p class="faint">Branches are kept beside the run and are never trained on by themselves.</p>
+            {error && (
+              <p class="error" role="alert">
+                {error}
+              </p>
+            )}
+          </div>
+        </Panel>
+        <Panel title="What was answered">
+          <div class="said reply">
+            {turn.reply ? <MessageText message={turn.reply} /> : <span class="faint">Nothing was recorded.</span>}
+          </div>
+        </Panel>
+      </div>
+    </form>
+  );
+}

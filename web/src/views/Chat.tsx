@@ -1,0 +1,170 @@
+/** Talk to the model of a checkpoint, or to two side by side. */
+import { useRef, useState } from "preact/hooks";
+import { SampleTokens } from "./Branches";
+import { Empty } from "../parts/Basics";
+import { post, route } from "../data/source";
+import { events } from "../data/stream";
+import type { Run, Token } from "../data/types";
+
+const MOST_MODELS = 2;
+
+interface Said {
+  role: "user" | "assistant";
+  content: string;
+  tokens?: Token[] | null;
+}
+interface Delta {
+  model: string;
+  delta?: string;
+  done?: boolean;
+  tokens?: Token[] | null;
+  detail?: string;
+}
+/** Each model has a conversation of its own: they part with the first answer. */
+type Talks = Record<string, Said[]>;
+
+function extended(talks: Talks, { model, delta, tokens }: Delta): Talks {
+  const said = [...(talks[model] ?? [])];
+  const last = said.at(-1)?.role === "assistant" ? said.pop()! : { role: "assistant" as const, content: "" };
+  return {
+    ...talks,
+    [model]: [...said, { ...last, content: last.content + (delta ?? ""), tokens: tokens ?? last.tokens }],
+  };
+}
+
+export function Chat({ run }: { run: Run }) {
+  const [models, setModels] = useState<string[]>(run.models.length ? [run.models.at(-1)!.name] : []);
+  const [talks, setTalks] = useState<Talks>({});
+  const [text, setText] = useState("");
+  const [most, setMost] = useState(256);
+  const [error, setError] = useState<string | null>(null);
+  const [abort, setAbort] = useState<AbortController | null>(null);
+  const field = useRef<HTMLTextAreaElement>(null);
+  const label = (name: string) => run.models.find((each) => each.name === name)?.label ?? name;
+  const toggle = (name: string) =>
+    setModels((all) => (all.includes(name) ? all.filter((each) => each !== name) : [...all, name].slice(-MOST_MODELS)));
+
+  const send = async () => {
+    if (!text.trim() || !models.length || abort) return;
+    const control = new AbortController();
+    const asked: Talks = Object.fromEntries(
+      models.map((name) => [name, [...(talks[name] ?? []), { role: "user" as const, content: text }]]),
+    );
+    setTalks((old) => ({ ...old, ...asked }));
+    setText("");
+    setError(null);
+    setAbort(control);
+    const talk = async (name: string) => {
+      const messages = asked[name]!.map(({ role, content }) => ({ role, content }));
+      const response = await post(
+        route(["runs", run.id, "chat"]),
+        { models: [name], messages, max_tokens: most },
+        control.signal,
+      );
+      for await (const event of events(response)) {
+        const delta = event as Delta;
+        if (delta.detail) throw new Error(delta.detail);
+        setTalks((old) => extended(old, { ...delta, model: name }));
+      }
+    };
+    const failed = (await Promise.allSettled(models.map(talk))).find((each) => each.status === "rejected");
+    if (failed && !control.signal.aborted) setError((failed.reason as Error).message);
+    setAbort(null);
+    field.current?.focus();
+  };
+
+  if (!run.models.length) return <Empty>No model of this run is here to talk to.</Empty>;
+  return (
+    <div class="chat">
+      <div class="title">
+        <h1>Chat</h1>
+        <div class="models" role="group" aria-label="Models, two at most">
+          {run.models.map((each) => (
+            <button
+              type="button"
+              key={each.name}
+              aria-pressed={models.includes(each.name)}
+              onClick={() => toggle(each.name)}
+            >
+              {each.label}
+            </button>
+          ))}
+        </div>
+        {Object.keys(talks).length > 0 && (
+          <button type="button" class="plain" onClick={() => setTalks({})}>
+            Begin anew
+          </button>
+        )}
+      </div>
+      <div class="talks">
+        {models.map((name) => (
+          <section class="panel talk" key={name} aria-label={label(name)} aria-live="polite">
+            <header>
+              <h2>{label(name)}</h2>
+            </header>
+            {(talks[name] ?? []).map((said, at) => (
+              <Saying key={at} said={said} />
+            ))}
+            {!talks[name] && <p class="faint">Says nothing yet.</p>}
+          </section>
+        ))}
+      </div>
+      {error && (
+        <p class="error" role="alert">
+          {error}
+        </p>
+      )}
+      <form
+        class="say"
+        onSubmit={(event) => {
+          event.preventDefault();
+          void send();
+        }}
+      >
+        <textarea
+          ref={field}
+          rows={3}
+          aria-label="Message"
+          placeholder="Say something. Enter sends, Shift+Enter begins a line."
+          value={text}
+          onInput={(event) => setText(event.currentTarget.value)}
+          onKeyDown={(event) => {
+            if (event.key !== "Enter" || event.shiftKey || event.isComposing) return;
+            event.preventDefault();
+            void send();
+          }}
+        />
+        <label>
+          Tokens at most
+          <input type="number" min="1" value={most} onInput={(event) => setMost(Number(event.currentTarget.value))} />
+        </label>
+        {abort ? (
+          <button type="button" onClick={() => abort.abort()}>
+            Stop
+          </button>
+        ) : (
+          <button type="submit" class="main" disabled={!text.trim() || !models.length}>
+            Send
+          </button>
+        )}
+      </form>
+    </div>
+  );
+}
+
+function Saying({ said }: { said: Said }) {
+  const [isOpen, setOpen] = useState(false);
+  return (
+    <div class={"said " + (said.role === "assistant" ? "reply" : "user")}>
+      <div class="who">
+        <b>{said.role}</b>
+        {said.tokens && (
+          <button type="button" class="plain" aria-expanded={isOpen} onClick={() => setOpen(!isOpen)}>
+            tokens
+          </button>
+        )}
+      </div>
+      {isOpen && said.tokens ? <SampleTokens tokens={said.tokens} /> : <div class="what content">{said.content}</div>}
+    </div>
+  );
+}

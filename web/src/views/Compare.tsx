@@ -1,0 +1,233 @@
+/** Two runs, or two steps of them: on the same held-out rows, in pairs, with an interval; and all their numbers. */
+import { useState } from "preact/hooks";
+import { Empty, Figure, Missing, Panel } from "../parts/Basics";
+import { VirtualList } from "../parts/VirtualList";
+import { route, useGet } from "../data/source";
+import type { ComparedRun, Comparison, Run, RunRow } from "../data/types";
+import { num, plural, signed } from "../format";
+import { useKeys } from "../keys";
+import { links, setQuery, type Query } from "../router";
+
+type Side = "a" | "b";
+
+function Chooser({ side, query, runs }: { side: Side; query: Query; runs: RunRow[] }) {
+  const id = query[side];
+  const run = useGet<Run>(id ? route(["runs", id]) : null).data;
+  const evaluated = run?.checkpoints ?? [];
+  return (
+    <fieldset class={"chooser " + side}>
+      <legend>{side.toUpperCase()}</legend>
+      <select
+        aria-label={`Run ${side.toUpperCase()}`}
+        value={id ?? ""}
+        onChange={(event) => setQuery({ [side]: event.currentTarget.value, ["step_" + side]: "" })}
+      >
+        <option value="">a run …</option>
+        {runs.map((each) => (
+          <option key={each.id} value={each.id}>
+            {each.name}
+          </option>
+        ))}
+      </select>
+      <input
+        list={`steps-${side}`}
+        type="number"
+        min="0"
+        aria-label={`Step of ${side.toUpperCase()}`}
+        placeholder="last"
+        value={query["step_" + side] ?? ""}
+        onChange={(event) => setQuery({ ["step_" + side]: event.currentTarget.value })}
+      />
+      <datalist id={`steps-${side}`}>
+        <option value="0">before training</option>
+        {evaluated.map((each) => (
+          <option key={each.step} value={each.step} />
+        ))}
+      </datalist>
+    </fieldset>
+  );
+}
+
+const nameOf = (run: ComparedRun, fallback: string) =>
+  `${run.name ?? run.id ?? fallback}${run.step === null || run.step === undefined ? "" : `, step ${run.step}`}`;
+
+export function Compare({ query }: { query: Query }) {
+  const runs = useGet<{ runs: RunRow[] }>(route(["runs"])).data?.runs ?? [];
+  const { a, b, step_a, step_b } = query;
+  const answer = useGet<Comparison>(a && b ? route(["compare"], { a, b, step_a, step_b }) : null, false);
+  const swap = () => setQuery({ a: b, b: a, step_a: step_b, step_b: step_a });
+  useKeys([{ key: "w", does: "swap the two", run: swap }]);
+  const found = answer.data;
+  return (
+    <>
+      <div class="title">
+        <h1>Compare</h1>
+      </div>
+      <div class="choosers">
+        <Chooser side="a" query={query} runs={runs} />
+        <button type="button" class="icon" onClick={swap} aria-label="Swap" title="Swap (w)">
+          ⇄
+        </button>
+        <Chooser side="b" query={query} runs={runs} />
+      </div>
+      {!(a && b) && <Empty>Choose two runs, or one run twice with two steps.</Empty>}
+      <Missing of={answer} what="both" />
+      {found && (
+        <>
+          {found.paired ? (
+            <Paired paired={found.paired} a={nameOf(found.a, a!)} b={nameOf(found.b, b!)} />
+          ) : (
+            <p class="notice">{found.why_not ?? "There are no evaluations on the same rows to compare."}</p>
+          )}
+          <Metrics found={found} a={nameOf(found.a, a!)} b={nameOf(found.b, b!)} />
+        </>
+      )}
+    </>
+  );
+}
+
+function Paired({ paired, a, b }: { paired: NonNullable<Comparison["paired"]>; a: string; b: string }) {
+  const [low, high] = paired.interval;
+  const isClear = low > 0 || high < 0;
+  const reach = Math.max(Math.abs(low), Math.abs(high), 1e-9) * 1.25;
+  const x = (value: number) => 50 + (50 * value) / reach;
+  const verdict = isClear ? `${paired.difference > 0 ? b : a} is better` : "no clear difference";
+  return (
+    <Panel title="On the same held-out rows" side={plural(paired.rows, "row")} class="paired">
+      <dl class="figures small">
+        <Figure label={`A: ${a}`} value={num(paired.mean_a)} />
+        <Figure label={`B: ${b}`} value={num(paired.mean_b)} />
+        <Figure label="B − A" value={signed(paired.difference)} note={`95 %: ${signed(low)} to ${signed(high)}`} />
+        <Figure label="Verdict" value={verdict} />
+      </dl>
+      <svg
+        class="interval"
+        viewBox="0 0 100 16"
+        preserveAspectRatio="none"
+        role="img"
+        aria-label={`Difference ${signed(paired.difference)}, interval from ${signed(low)} to ${signed(high)}; ${verdict}`}
+      >
+        <line x1="0" x2="100" y1="8" y2="8" class="axis" />
+        <line x1="50" x2="50" y1="0" y2="16" class="zero" />
+        <line x1={x(low)} x2={x(high)} y1="8" y2="8" class={isClear ? "range clear" : "range"} />
+        <line
+          x1={x(paired.difference)}
+          x2={x(paired.difference)}
+          y1="3"
+          y2="13"
+          class={isClear ? "point clear" : "point"}
+        />
+      </svg>
+      <div class="interval-ends num" aria-hidden="true">
+        <span>{signed(-reach)}</span>
+        <span>0</span>
+        <span>{signed(reach)}</span>
+      </div>
+      <Tasks tasks={paired.tasks} />
+    </Panel>
+  );
+}
+
+function Tasks({ tasks }: { tasks: { task_id: string; a: number; b: number }[] }) {
+  const [current, setCurrent] = useState(0);
+  const sorted = [...tasks].sort((one, two) => two.b - two.a - (one.b - one.a));
+  const all = tasks.flatMap((task) => [task.a, task.b]);
+  const [least, most] = [Math.min(0, ...all), Math.max(1, ...all)];
+  const x = (value: number) => `${3 + (94 * (value - least)) / (most - least)}%`;
+  if (!tasks.length) return null;
+  return (
+    <div class="grid-table tasks">
+      <div class="head" aria-hidden="true">
+        <span>Task</span>
+        <span class="num">A</span>
+        <span class="num">B</span>
+        <span class="num">B − A</span>
+        <span class="ends">
+          <i>{num(least)}</i>
+          <i>
+            <b class="dot a" /> A <b class="dot b" /> B
+          </i>
+          <i>{num(most)}</i>
+        </span>
+      </div>
+      <VirtualList
+        label="Tasks, those where B gains most first"
+        count={sorted.length}
+        rowHeight={26}
+        current={current}
+        onCurrent={setCurrent}
+        row={(index, focus) => {
+          const task = sorted[index]!;
+          const by = task.b - task.a;
+          return (
+            <div class="row" {...focus}>
+              <span class="task">{task.task_id}</span>
+              <span class="num">{num(task.a)}</span>
+              <span class="num">{num(task.b)}</span>
+              <span class={"num " + (by > 0 ? "up" : by < 0 ? "down" : "faint")}>{signed(by)}</span>
+              <span class="dumbbell" aria-hidden="true">
+                <i
+                  class={by < 0 ? "line down" : "line up"}
+                  style={{ left: x(Math.min(task.a, task.b)), right: `calc(100% - ${x(Math.max(task.a, task.b))})` }}
+                />
+                <b class="dot a" style={{ left: x(task.a) }} />
+                <b class="dot b" style={{ left: x(task.b) }} />
+              </span>
+            </div>
+          );
+        }}
+      />
+    </div>
+  );
+}
+
+function Metrics({ found, a, b }: { found: Comparison; a: string; b: string }) {
+  const [words, setWords] = useState("");
+  const shown = found.metrics.filter((row) => row.name.includes(words));
+  return (
+    <Panel
+      title="All numbers"
+      label="Metrics of both"
+      side={
+        <input
+          type="search"
+          placeholder="Name"
+          aria-label="Search numbers"
+          value={words}
+          onInput={(event) => setWords(event.currentTarget.value)}
+        />
+      }
+    >
+      <div class="scroll" tabIndex={0} role="region" aria-label="All numbers">
+        <table class="table">
+          <thead>
+            <tr>
+              <th>Metric</th>
+              <th class="num" title={a}>
+                A
+              </th>
+              <th class="num" title={b}>
+                B
+              </th>
+              <th class="num">B − A</th>
+            </tr>
+          </thead>
+          <tbody>
+            {shown.map((row) => (
+              <tr key={row.name}>
+                <th scope="row">{row.name}</th>
+                <td class="num">{num(row.a)}</td>
+                <td class="num">{num(row.b)}</td>
+                <td class="num">{row.a === null || row.b === null ? "–" : signed(row.b - row.a)}</td>
+              </tr>
+            ))}
+          </tbody>
+        </table>
+      </div>
+      <p class="faint">
+        {found.a.id && <a href={links.run(found.a.id)}>{a}</a>}{" "}
+        {found.b.id && found.b.id !== found.a.id && <a href={links.run(found.b.id)}>{b}</a>}
+      </p>
+    </Panel>
+  );
+}

@@ -1,0 +1,180 @@
+/** One episode: its tree, and for the chosen turn the conversation, the time line, the prompt or the tokens. */
+import { useEffect } from "preact/hooks";
+import { Messages } from "./Messages";
+import { Prompt, Tokens } from "./Tokens";
+import { Figure, Missing, Outcome, Panel, Tree } from "../parts/Basics";
+import { TimeLine } from "../parts/TimeLine";
+import { TurnGraph } from "../parts/TurnGraph";
+import { route, useGet } from "../data/source";
+import { leaves } from "../data/turns";
+import type { Episode, Run, Turn } from "../data/types";
+import { ago, count, num, seconds, signed } from "../format";
+import { useKeys } from "../keys";
+import { go, links, setQuery, type Query } from "../router";
+
+const tabs = [
+  ["messages", "Messages", "m"],
+  ["time", "Time line", "l"],
+  ["prompt", "Prompt", "p"],
+  ["tokens", "Tokens", "t"],
+] as const;
+
+export function EpisodeView({
+  run,
+  episode: id,
+  tab,
+  query,
+}: {
+  run: Run;
+  episode: string;
+  tab: string;
+  query: Query;
+}) {
+  const answer = useGet<Episode>(route(["runs", run.id, "episodes", id]), false);
+  const episode = answer.data;
+  const place = tab || "messages";
+  const toTab = (to: string) => links.episode(run.id, id, to, { turn: query.turn, by: query.by });
+  const turns = [...(episode?.turns ?? [])].sort((a, b) => a.number - b.number);
+  const turn = turns.find((each) => each.id === query.turn) ?? (episode && leaves(episode).at(-1)) ?? turns.at(-1);
+  const choose = (to: Turn | undefined) => to && setQuery({ turn: to.id, i: "" });
+  const sibling = (by: number) => {
+    const all = episode?.siblings ?? [];
+    const next = all[all.findIndex((each) => each.id === id) + by];
+    if (next) go(links.episode(run.id, next.id, tab));
+  };
+  useKeys([
+    ...tabs.map(([name, text, key]) => ({ key, does: text.toLowerCase(), run: () => go(toTab(name)) })),
+    { key: "]", does: "the next turn", run: () => turn && choose(turns[turns.indexOf(turn) + 1]) },
+    { key: "[", does: "the turn before", run: () => turn && choose(turns[turns.indexOf(turn) - 1]) },
+    { key: ")", does: "the next sibling of the group", run: () => sibling(1) },
+    { key: "(", does: "the sibling before", run: () => sibling(-1) },
+    { key: "b", does: "go back to this turn and try", run: () => turn && go(links.branch(run.id, id, turn.id)) },
+  ]);
+  useEffect(() => {
+    if (episode) document.title = `Ludus · ${run.name} · ${id}`;
+  }, [episode]);
+  return (
+    <>
+      <div class="title">
+        <h1>{id}</h1>
+        {episode && <Outcome kind={episode.outcome} />}
+        {episode?.is_eval && <span class="tag">evaluation</span>}
+        {episode?.group_id && <a href={links.group(run.id, episode.group_id)}>side by side</a>}
+        {turn && <a href={links.branch(run.id, id, turn.id)}>go back and try</a>}
+      </div>
+      <Missing of={answer} what="the episode" />
+      {episode && <Head run={run} episode={episode} tab={tab} />}
+      {episode && turn && (
+        <div class="episode-body">
+          <Panel title="Turns" class="turns" side={`${episode.turns.length}`}>
+            <TurnGraph episode={episode} current={turn} onTurn={choose} />
+          </Panel>
+          <section class="panel content-panel" aria-label={`The turn: ${tabs.find(([name]) => name === place)?.[1]}`}>
+            <nav class="tabs" aria-label="Parts of the episode">
+              {tabs.map(([name, text]) => (
+                <a key={name} href={toTab(name)} aria-current={name === place ? "page" : undefined}>
+                  {text}
+                </a>
+              ))}
+            </nav>
+            <TurnFigures turn={turn} />
+            {place === "messages" && <Messages run={run} episode={episode} turn={turn} />}
+            {place === "time" && <TimeLine episode={episode} current={turn} onTurn={choose} />}
+            {place === "prompt" && (
+              <Prompt run={run} episode={id} turn={turn} step={episode.step} query={query} key={turn.id} />
+            )}
+            {place === "tokens" && (
+              <Tokens run={run} episode={id} turn={turn} step={episode.step} query={query} key={turn.id} />
+            )}
+          </section>
+        </div>
+      )}
+      {episode && !turn && <p class="empty">No turn was recorded in this episode.</p>}
+    </>
+  );
+}
+
+function Head({ run, episode, tab }: { run: Run; episode: Episode; tab: string }) {
+  const more = { ...episode.metrics, ...episode.metadata };
+  return (
+    <>
+      <dl class="figures small" aria-label="Key figures">
+        <Figure label="Reward" value={num(episode.reward)} />
+        <Figure label="Advantage" value={signed(episode.advantage_mean)} />
+        <Figure
+          label="Step"
+          value={episode.step === null ? "–" : <a href={links.step(run.id, episode.step)}>{episode.step}</a>}
+        />
+        <Figure label="Task" value={episode.task_id ?? "–"} />
+        <Figure label="Tokens" value={count(episode.num_tokens)} />
+        <Figure label="Stale" value={count(episode.staleness_max)} />
+        <Figure label="Ended" value={ago(episode.finished_at)} />
+        {episode.siblings.length > 1 && (
+          <div class="figure siblings-strip">
+            <dt>Siblings</dt>
+            <dd>
+              {episode.siblings.map((each) => (
+                <a
+                  key={each.id}
+                  href={links.episode(run.id, each.id, tab)}
+                  aria-current={each.id === episode.id ? "page" : undefined}
+                  title={`${each.id}, ${each.outcome}`}
+                >
+                  <Outcome kind={each.outcome} bare />
+                  {num(each.reward, 2)}
+                </a>
+              ))}
+            </dd>
+          </div>
+        )}
+      </dl>
+      {episode.reason && <p class="reason">{episode.reason}</p>}
+      {Object.keys(more).length > 0 && (
+        <details class="more">
+          <summary>What the agent reported</summary>
+          <Tree value={more} />
+        </details>
+      )}
+    </>
+  );
+}
+
+function TurnFigures({ turn }: { turn: Turn }) {
+  const versions =
+    turn.version_min === turn.version_max ? count(turn.version_min) : `${turn.version_min}–${turn.version_max}`;
+  const parts: [string, string][] = [
+    ["turn", String(turn.number)],
+    ["prompt", count(turn.num_prompt_tokens)],
+    ["sampled", count(turn.num_sampled_tokens)],
+    ["return", num(turn.return)],
+    ["advantage", signed(turn.advantage)],
+    ["version", versions],
+    ["wait", seconds(turn.wait_s)],
+    ["decode", seconds(turn.decode_s)],
+    ["stop", turn.stop ?? "–"],
+  ];
+  return (
+    <dl class="turn-figures">
+      {parts
+        .filter(([, value]) => value !== "–")
+        .map(([name, value]) => (
+          <div key={name}>
+            <dt>{name}</dt>
+            <dd class="num">{value}</dd>
+          </div>
+        ))}
+      {turn.mask && (
+        <div>
+          <dt>masked</dt>
+          <dd>{turn.mask}</dd>
+        </div>
+      )}
+      {turn.fork && (
+        <div>
+          <dt>fork</dt>
+          <dd>{[turn.fork.reason, turn.fork.detail].filter(Boolean).join(": ")}</dd>
+        </div>
+      )}
+    </dl>
+  );
+}

@@ -1,0 +1,307 @@
+/** The episodes of a run: filtered by reward, text and kind, as many as there are. */
+import { useEffect, useMemo, useRef, useState } from "preact/hooks";
+import { Empty, Outcome, Signed } from "../parts/Basics";
+import { Histogram } from "../parts/Histogram";
+import { VirtualList } from "../parts/VirtualList";
+import { useEpisodeCount } from "../data/live";
+import { get, route, useGet } from "../data/source";
+import type { EpisodeRow, EpisodesPage, Run } from "../data/types";
+import { count, num, plural } from "../format";
+import { useKeys } from "../keys";
+import { go, links, setQuery, type Query } from "../router";
+
+const PAGE = 200;
+const filters = [
+  "step",
+  "group",
+  "outcome",
+  "agent",
+  "tool",
+  "q",
+  "reward_min",
+  "reward_max",
+  "turns_min",
+  "turns_max",
+  "advantage_min",
+  "advantage_max",
+  "stale_min",
+  "eval",
+];
+const sorts = [
+  ["num", "oldest first"],
+  ["-num", "newest first"],
+  ["-reward", "best first"],
+  ["reward", "worst first"],
+  ["turns", "by turns"],
+  ["tokens", "by tokens"],
+];
+
+type Params = Record<string, string | undefined>;
+
+/** Rows by their place in the filtered list, asked for page by page as they come into view. */
+function useRows(run: string, params: Params, first: EpisodesPage | null) {
+  const key = JSON.stringify(params);
+  const [, redraw] = useState(0);
+  const cache = useRef<{ key: string; pages: Map<number, EpisodeRow[] | null> }>({ key, pages: new Map() });
+  if (cache.current.key !== key) cache.current = { key, pages: new Map() };
+  const { pages } = cache.current;
+  if (first) pages.set(0, first.episodes);
+  const want = (from: number, to: number) => {
+    for (let page = Math.floor(from / PAGE); page <= Math.floor(to / PAGE); page++) {
+      if (pages.has(page) || page === 0) continue;
+      pages.set(page, null);
+      get<EpisodesPage>(route(["runs", run, "episodes"], { ...params, offset: page * PAGE, limit: PAGE })).then(
+        (found) => {
+          pages.set(page, found.episodes);
+          redraw((number) => number + 1);
+        },
+        () => pages.delete(page),
+      );
+    }
+  };
+  return { at: (index: number) => pages.get(Math.floor(index / PAGE))?.[index % PAGE], want };
+}
+
+export function Episodes({ run, query }: { run: Run; query: Query }) {
+  const params = useMemo<Params>(
+    () => ({ ...Object.fromEntries(filters.map((name) => [name, query[name]])), sort: query.sort ?? "-num" }),
+    [JSON.stringify(query)],
+  );
+  const answer = useGet<EpisodesPage>(route(["runs", run.id, "episodes"], { ...params, offset: 0, limit: PAGE }));
+  const rows = useRows(run.id, params, answer.loading ? null : answer.data);
+  const [current, setCurrent] = useState(0);
+  const page = answer.data;
+
+  const total = useEpisodeCount(run.id);
+  const seen = useRef<number | null>(null);
+  if (seen.current === null) seen.current = total;
+  const fresh = total !== null && seen.current !== null ? total - seen.current : 0;
+  const renew = () => {
+    seen.current = total;
+    answer.reload();
+  };
+  useEffect(() => setCurrent(0), [params]);
+  useKeys([
+    { key: "/", does: "search in the text of episodes", run: () => document.getElementById("words")?.focus() },
+    {
+      key: "f",
+      does: "failed episodes only, or all",
+      run: () => setQuery({ outcome: query.outcome === "failed" ? "" : "failed" }),
+    },
+    { key: "r", does: "show episodes that have come since", run: renew },
+    {
+      key: "x",
+      does: "take all filters away",
+      run: () => setQuery(Object.fromEntries(filters.map((name) => [name, ""]))),
+    },
+    {
+      key: "Enter",
+      does: "open the first episode",
+      run: () => rows.at(current) && go(links.episode(run.id, rows.at(current)!.id)),
+    },
+  ]);
+
+  return (
+    <>
+      <div class="title">
+        <h1>Episodes</h1>
+        <span class="faint" role="status" data-total={page?.total}>
+          {page ? plural(page.total, "episode") : ""}
+        </span>
+        {fresh > 0 && (
+          <button type="button" onClick={renew}>
+            {plural(fresh, "new one")}
+          </button>
+        )}
+      </div>
+      <Filters run={run} query={query} page={page} />
+      {answer.error && (
+        <p class="error" role="alert">
+          {answer.error}
+        </p>
+      )}
+      {page && page.total === 0 && (
+        <Empty>
+          {filters.some((name) => query[name])
+            ? "No episode is like that; x takes the filters away."
+            : "No episode yet."}
+        </Empty>
+      )}
+      {page && page.total > 0 && (
+        <List run={run.id} total={page.total} rows={rows} current={current} onCurrent={setCurrent} />
+      )}
+    </>
+  );
+}
+
+function List(props: {
+  run: string;
+  total: number;
+  rows: ReturnType<typeof useRows>;
+  current: number;
+  onCurrent: (index: number) => void;
+}) {
+  const { run, rows } = props;
+  return (
+    <div class="grid-table episodes">
+      <div class="head" aria-hidden="true">
+        <span class="num">No.</span>
+        <span class="num">Step</span>
+        <span>Outcome</span>
+        <span class="num">Reward</span>
+        <span class="num">Advantage</span>
+        <span class="num">Turns</span>
+        <span class="num">Tokens</span>
+        <span class="num">Forks</span>
+        <span class="num">Stale</span>
+        <span>Task</span>
+        <span class="text">First words</span>
+      </div>
+      <VirtualList
+        label="Episodes"
+        count={props.total}
+        rowHeight={28}
+        current={props.current}
+        onCurrent={props.onCurrent}
+        onRange={rows.want}
+        row={(index, focus) => {
+          const row = rows.at(index);
+          if (!row)
+            return (
+              <span class="row waiting" {...focus}>
+                …
+              </span>
+            );
+          return (
+            <a class="row" href={links.episode(run, row.id)} {...focus}>
+              <span class="num faint">{row.num}</span>
+              <span class="num">{row.is_eval ? "eval" : count(row.step)}</span>
+              <Outcome kind={row.outcome} />
+              <span class="num">{num(row.reward)}</span>
+              <Signed value={row.advantage_mean} most={2} />
+              <span class="num">{row.num_turns}</span>
+              <span class="num">{count(row.num_tokens)}</span>
+              <span class="num">{row.num_forks || ""}</span>
+              <span class="num">{row.staleness_max || ""}</span>
+              <span class="task">{row.task_id ?? row.id}</span>
+              <span class="text">{row.reason ? <em>{row.reason}</em> : row.first_text}</span>
+            </a>
+          );
+        }}
+      />
+    </div>
+  );
+}
+
+function Filters({ run, query, page }: { run: Run; query: Query; page: EpisodesPage | null }) {
+  const [words, setWords] = useState(query.q ?? "");
+  useEffect(() => setWords(query.q ?? ""), [query.q]);
+  useEffect(() => {
+    if (words === (query.q ?? "")) return;
+    const timer = setTimeout(() => setQuery({ q: words }), 150);
+    return () => clearTimeout(timer);
+  }, [words]);
+  const kinds = useGet<EpisodesPage>(route(["runs", run.id, "episodes"], { limit: 1 })).data;
+  const edge = (text: string | undefined) => (text === undefined || text === "" ? null : Number(text));
+  const outcomes = Object.keys({ ...kinds?.outcomes, ...page?.outcomes });
+  const number = (name: string, label: string, step = "any") => (
+    <input
+      type="number"
+      step={step}
+      placeholder={label.split(" ")[0]}
+      aria-label={label}
+      value={query[name] ?? ""}
+      onChange={(event) => setQuery({ [name]: event.currentTarget.value })}
+    />
+  );
+  const select = (name: string, label: string, values: (readonly [string, string])[]) => (
+    <select
+      aria-label={label}
+      value={query[name] ?? ""}
+      onChange={(event) => setQuery({ [name]: event.currentTarget.value })}
+    >
+      <option value="">{label}</option>
+      {values.map(([value, text]) => (
+        <option key={value} value={value}>
+          {text}
+        </option>
+      ))}
+    </select>
+  );
+  const same = (values: string[]) => values.filter(Boolean).map((value) => [value, value] as const);
+  const chosen = filters.filter((name) => query[name]);
+  return (
+    <section class="filters panel" aria-label="Filters">
+      <Histogram
+        label="reward"
+        edges={page?.histogram.edges ?? []}
+        counts={page?.histogram.counts ?? []}
+        range={[edge(query.reward_min), edge(query.reward_max)]}
+        onRange={([least, most]) =>
+          setQuery({ reward_min: least === null ? "" : String(least), reward_max: most === null ? "" : String(most) })
+        }
+      />
+      <div class="fields">
+        <input
+          id="words"
+          type="search"
+          placeholder="Text of the episode  (/)"
+          aria-label="Search in the text of episodes"
+          value={words}
+          onInput={(event) => setWords(event.currentTarget.value)}
+        />
+        {select(
+          "sort",
+          "Newest first",
+          sorts.filter(([value]) => value !== "-num").map(([value, text]) => [value!, text!] as const),
+        )}
+        {select("eval", "Training and evaluation", [
+          ["0", "training"],
+          ["1", "evaluation"],
+        ])}
+        {(kinds?.agents ?? []).filter(Boolean).length > 0 && select("agent", "Any agent", same(kinds!.agents))}
+        {(kinds?.tools ?? []).length > 0 && select("tool", "Any tool", same(kinds!.tools))}
+        <span class="pair">
+          <label>Step</label>
+          {number("step", "at step", "1")}
+        </span>
+        <span class="pair">
+          <label>Turns</label>
+          {number("turns_min", "min turns", "1")}
+          {number("turns_max", "max turns", "1")}
+        </span>
+        <span class="pair">
+          <label>Advantage</label>
+          {number("advantage_min", "min advantage")}
+          {number("advantage_max", "max advantage")}
+        </span>
+        <span class="pair">
+          <label>Stale</label>
+          {number("stale_min", "min versions old", "1")}
+        </span>
+      </div>
+      <div class="outcomes" role="group" aria-label="Outcome">
+        {outcomes.map((kind) => (
+          <button
+            type="button"
+            key={kind}
+            aria-pressed={query.outcome === kind}
+            onClick={() => setQuery({ outcome: query.outcome === kind ? "" : kind })}
+          >
+            <Outcome kind={kind} /> <b class="num">{count(page?.outcomes[kind] ?? 0)}</b>
+          </button>
+        ))}
+        {query.group && <span class="tag">group {query.group}</span>}
+        {chosen.length > 0 && (
+          <button
+            type="button"
+            class="plain"
+            onClick={() => setQuery(Object.fromEntries(filters.map((name) => [name, ""])))}
+          >
+            All episodes
+          </button>
+        )}
+      </div>
+    </section>
+  );
+}
