@@ -10,6 +10,7 @@
 #   make test-oracles    advantages, losses and gradients beside those of verl and TRL, which bench/peers.sh sets up
 #   make test-launch     servers launched through a real sshd, on a port and with keys of its own (Debian's is installed if
 #                        there is none, and not started), and on a real Ray cluster
+#   make test-triton  the kernels for cards, interpreted on this processor, and compiled for a card
 #   make test-gpu   what runs on a CUDA card, held against the processor; `make test-gpu LIST=yes` only lists it
 #   make test-slurm      runs in a real Slurm of one node, which is installed here: CONSENT=yes says that you agree
 #   make test-browser    what shows itself in a browser, looked at in a real one (Chromium; Debian's is installed if there is none)
@@ -40,7 +41,7 @@ export PYTHONDONTWRITEBYTECODE :=
 # Frameworks that do not install together with ours: each gets the environment that its requirements.txt locks.
 FRAMEWORKS := $(patsubst tests/%/requirements.txt,.%/.ready,$(wildcard tests/frameworks/*/requirements.txt))
 
-.PHONY: web check-web attack demo test test-gpu test-all test-core machine test-launch test-browser test-frameworks test-engines test-oracles test-slurm fuzz public-names setup lint check bench clean
+.PHONY: web check-web attack demo test test-gpu test-triton test-all test-core machine test-launch test-browser test-frameworks test-engines test-oracles test-slurm fuzz public-names setup lint check bench clean
 
 demo: $(READY)
 	$(BIN)/ludus models get smollm2-135m
@@ -89,6 +90,17 @@ test-engines: $(READY)
 	$(BIN)/ludus models get smollm2-135m
 	PYTHON=$(PYTHON) bench/peers.sh $(PEERS) vllm
 	LUDUS_VLLM=$(PEERS)/vllm/bin/python $(BIN)/python -m pytest tests/cluster/real_vllm.py
+
+# Triton is kept apart: torch for the CPU does without it, and would import it if it were there.
+TRITON := build/triton
+$(TRITON)/.ready: Makefile
+	rm -rf $(TRITON)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --target $(TRITON) triton==3.9.0
+	touch $@
+
+test-triton: $(READY) $(TRITON)/.ready
+	PYTHONPATH=$(TRITON) TRITON_DEFAULT_FP_FUSION=1 $(PYTEST) -o 'python_files=compiled.py' tests/kernels
+	PYTHONPATH=$(TRITON) TRITON_INTERPRET=1 $(PYTEST) -o 'python_files=interpreted.py' tests/engines
 
 # Without a card the list is shown all the same; running it ends with exit code 2.
 test-gpu: $(READY)

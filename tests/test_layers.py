@@ -142,6 +142,7 @@ NEEDS_TORCH = (
     "ludus.engines.local.engine",
     "ludus.engines.serving.files",
     "ludus.kernels.linear",
+    "ludus.kernels.paged",
     "ludus.teachers.model",
     "ludus.trainer",
     "ludus.checks.doctor.machine",

@@ -64,7 +64,9 @@ class EngineCore:
         self.context_length = min(model.config.context_length, num_pages * PAGE_TOKENS)
         draws = choose_sampling_kernel(settings.kernels, model.head_weight)
         capture = choose_capture(model.head_weight.device)
-        self._runner = Runner(model, kernel, draws, num_pages=num_pages, capture=capture)
+        self._runner = Runner(
+            model, kernel, draws, num_pages=num_pages, max_running=settings.max_running, capture=capture
+        )
         self._scheduler = Scheduler(
             PagePool(num_pages, page_tokens=PAGE_TOKENS),
             max_batch_tokens=settings.max_batch_tokens,

@@ -1,23 +1,25 @@
-"""Decode steps as CUDA graphs: captured once for each padded number of rows, replayed with new inputs.
+"""Steps as CUDA graphs: captured once for each padded number of rows, replayed with new inputs.
 
-Knows: the model, the pages, the tables of the flex kernel.  Knows not: what comes next, sampling.
-Shapes: N rows of a step, one token each; D width of the model.
+Knows: the model, the pages, the tables of the kernel.  Knows not: what comes next, sampling.
+Shapes: S rows of a step; D width of the model.
 
-A decode step of a small model is hundreds of small kernels, and starting them one by one takes longer than running
-them. A graph starts them all at once, but always on the same addresses: inputs are copied into tensors that stay,
-and the weights, which a publish writes in place, are read where they lie.
+A step is hundreds of small kernels, and starting them one by one takes longer than running them: 30 ms on an H200,
+whatever is in it. A graph starts them all at once, but always on the same addresses: inputs are copied into tensors
+that stay, and the weights, which a publish writes in place, are read where they lie. Steps with prompts in them are
+captured like those that only decode, because where agents play nearly every step has some.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 from torch import Tensor
 
 from ludus.engines.local.kernels.base import RaggedBatch
-from ludus.engines.local.kernels.flex import DecodeTables, FlexKernel, padded_size, store_rows
+from ludus.engines.local.kernels.triton import StepTables, attend_with, tile_queries
 from ludus.engines.local.paged import PagedCache
 from ludus.kernels.library import AttentionRule
 from ludus.models.load import LoadedModel
@@ -32,7 +34,7 @@ _WARM_UPS = 2
 
 
 def choose_capture(device: torch.device) -> Capture | None:
-    """How decode steps on `device` become graphs. None: they do not."""
+    """How steps on `device` become graphs. None: they do not."""
     return CardCapture() if device.type == "cuda" else None
 
 
@@ -62,69 +64,74 @@ class CardCapture:
         return replay
 
 
-class DecodeGraphs:
-    """Forward passes of steps in which every row is one token."""
+class StepGraphs:
+    """Forward passes of steps, each size captured once and replayed with other inputs."""
 
     def __init__(
-        self, model: LoadedModel, cache: PagedCache, kernel: FlexKernel, *, num_pages: int, capture: Capture
+        self, model: LoadedModel, cache: PagedCache, *, max_running: int, max_pages: int, capture: Capture
     ) -> None:
+        """max_running: most sequences of a step.  max_pages: most pages of one."""
+        config = model.config
         self._model = model
         self._cache = cache
-        self._kernel = kernel
-        self._num_pages = num_pages
+        self._max_running = max_running
         self._capture = capture
-        self._graphs: dict[int, _Graph] = {}
+        self._queries = tile_queries(config.num_heads, config.num_kv_heads)
+        device = model.head_weight.device
+        self._page_ids = torch.zeros(max_running * max_pages, dtype=torch.int32, device=device)
+        self._graphs: dict[tuple[int, int], _Graph] = {}
 
     def __repr__(self) -> str:
-        return f"<DecodeGraphs of {sorted(self._graphs)} rows>"
-
-    @staticmethod
-    def serves(chunks: RaggedBatch) -> bool:
-        """Whether a step is one that a graph can compute."""
-        return len(chunks.chunks) == len(chunks)
+        return f"<StepGraphs of {sorted({num_rows for num_rows, _ in self._graphs})} rows>"
 
     def forward(self, ids: Sequence[int], positions: Sequence[int], chunks: RaggedBatch) -> Tensor:
-        """Final hidden states, shape (N, D); the next step of as many rows overwrites them. Modifies the cache."""
-        num_rows = len(chunks)
-        size = padded_size(num_rows)
-        graph = self._graphs.get(size) or _Graph.of(size, self._kernel.tables(size, num_pages=self._num_pages))
-        # what fills up the batch repeats its first row, so that all of it is valid
-        filling = size - num_rows
-        graph.ids_1N.copy_(torch.tensor([[*ids, *[ids[0]] * filling]]))
-        graph.positions_1N.copy_(torch.tensor([[*positions, *[positions[0]] * filling]]))
-        graph.tables.fill(chunks, torch.arange(num_rows))
+        """Final hidden states, shape (S, D); the next step of as many rows overwrites them. Modifies the cache."""
+        # rows that only decode want small tiles
+        queries = 1 if len(chunks.chunks) == len(chunks) else self._queries
+        size = padded_size(len(chunks))
+        graph = self._graphs.get((size, queries))
+        if graph is None:
+            num_tiles = min(size, self._max_running + size // queries)
+            graph = _Graph(StepTables(size, num_tiles, queries=queries, page_ids=self._page_ids))
+        graph.tables.fill(ids, positions, chunks)
         if graph.replay is None:
-            plan = _DecodePlan(self._cache, self._kernel, graph.tables)
-            graph.replay = self._capture(lambda: self._model.backbone(graph.ids_1N, graph.positions_1N, plan)[0])
-            self._graphs[size] = graph
-        return graph.replay()[:num_rows]
+            graph.replay = self._capture(partial(self._compute, graph.tables))
+            self._graphs[size, queries] = graph
+        return graph.replay()[: len(chunks)]
+
+    def _compute(self, tables: StepTables) -> Tensor:
+        plan = _TablesPlan(self._cache, tables)
+        return self._model.backbone(tables.ids_S[None], tables.positions_S[None], plan)[0]
+
+
+def padded_size(num_rows: int) -> int:
+    """The rows that a graph for `num_rows` has: at most twice as many, above 16 at most a quarter more.
+
+    Few sizes, because each is captured when it first occurs; and not too few, because rows that fill up are computed.
+    """
+    if num_rows <= 16:
+        return 1 << (num_rows - 1).bit_length()
+    block = max(8, 1 << ((num_rows - 1).bit_length() - 3))
+    return -(-num_rows // block) * block
 
 
 @dataclass(slots=True, eq=False)
 class _Graph:
     """The inputs of one size, and how to compute with them."""
 
-    ids_1N: Tensor
-    positions_1N: Tensor
-    tables: DecodeTables
+    tables: StepTables
     replay: Replay | None = None
     """None: not captured yet."""
 
-    @classmethod
-    def of(cls, size: int, tables: DecodeTables) -> _Graph:
-        ids_1N = torch.zeros(1, size, dtype=torch.int64, device=tables.slots_N.device)
-        return cls(ids_1N, torch.zeros_like(ids_1N), tables)
-
 
 @dataclass(frozen=True, slots=True)
-class _DecodePlan:
-    """Attention of rows that decode, on tables that stay where they are; an AttentionPlan."""
+class _TablesPlan:
+    """Attention of a step whose tables stay where they are; an AttentionPlan."""
 
     cache: PagedCache
-    kernel: FlexKernel
-    tables: DecodeTables
+    tables: StepTables
 
     def attend(self, layer_idx: int, q: Tensor, k: Tensor, v: Tensor, rule: AttentionRule) -> Tensor:
-        layer = self.cache.layer(layer_idx)
-        store_rows(layer, k[0], v[0], self.tables.slots_N)
-        return self.kernel.attend_decoding(q[0].transpose(0, 1), layer, self.tables, rule)[None]
+        out = q.new_empty(1, q.shape[2], q.shape[1], q.shape[3])
+        attend_with(self.tables, q[0], k[0], v[0], self.cache.layer(layer_idx), rule=rule, out=out[0])
+        return out

@@ -11,9 +11,9 @@ import torch
 from torch import Tensor
 
 from ludus.engines.local.draws.base import SamplingKernel, SamplingRequest, capped, uniform
-from ludus.engines.local.graphs import Capture, DecodeGraphs
-from ludus.engines.local.kernels.base import AttentionKernel, RaggedBatch, SequenceChunk
-from ludus.engines.local.kernels.flex import FlexKernel
+from ludus.engines.local.graphs import Capture, StepGraphs
+from ludus.engines.local.kernels.base import PAGE_TOKENS, AttentionKernel, RaggedBatch, SequenceChunk
+from ludus.engines.local.kernels.triton import TritonKernel
 from ludus.engines.local.paged import CausalPlan, PagedCache, PagedPlan
 from ludus.engines.local.sampler import ROW_BLOCK, ROWS, Sampler
 from ludus.engines.local.scheduler import ScheduledChunk, StepPlan
@@ -24,7 +24,8 @@ from ludus.models.load import LoadedModel
 class Runner:
     """The model with its pages.
 
-    capture: how steps that only decode become graphs, with the flex kernel. None: they run one operation at a time.
+    max_running: most sequences of a step.
+    capture: how steps become graphs, with the Triton kernel. None: they run one operation at a time.
     """
 
     def __init__(
@@ -34,6 +35,7 @@ class Runner:
         draws: SamplingKernel,
         *,
         num_pages: int,
+        max_running: int,
         capture: Capture | None = None,
     ) -> None:
         head = model.head_weight
@@ -41,9 +43,10 @@ class Runner:
         self._kernel = kernel
         self._cache = PagedCache(model.config, num_pages, dtype=head.dtype, device=head.device)
         self._sampler = Sampler(head, draws)
-        self._graphs: DecodeGraphs | None = None
-        if capture is not None and isinstance(kernel, FlexKernel):
-            self._graphs = DecodeGraphs(model, self._cache, kernel, num_pages=num_pages, capture=capture)
+        self._graphs: StepGraphs | None = None
+        if capture is not None and isinstance(kernel, TritonKernel):
+            max_pages = min(num_pages, -(-model.config.context_length // PAGE_TOKENS))
+            self._graphs = StepGraphs(model, self._cache, max_running=max_running, max_pages=max_pages, capture=capture)
 
     def __repr__(self) -> str:
         return f"<Runner {self._model!r} {self._kernel!r} {self._cache!r}>"
@@ -94,7 +97,7 @@ class Runner:
         ]
         positions = [at for item in scheduled for at in range(item.start, item.start + item.num_tokens)]
         chunks = RaggedBatch([SequenceChunk(item.start, item.num_tokens, item.sequence.pages) for item in scheduled])
-        if self._graphs is not None and self._graphs.serves(chunks):
+        if self._graphs is not None:
             return self._graphs.forward(ids, positions, chunks)
         device = self._model.head_weight.device
         filling = [] if self._sampler.is_native else [0] * (filled_rows(len(ids)) - len(ids))

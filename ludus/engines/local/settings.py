@@ -9,14 +9,14 @@ from typing import ClassVar, Literal
 
 from ludus.engines.settings import BatchSettings, EngineSettings
 
-KernelName = Literal["auto", "native", "flex", "eager"]
+KernelName = Literal["auto", "native", "triton", "eager"]
 
 
 class InferenceSettings(BatchSettings):
     """How it samples, wherever it runs."""
 
     kernels: KernelName = "auto"
-    """auto: flex on a CUDA card; native on the CPU if a C++ compiler is found; else eager."""
+    """auto: triton on a CUDA card; native on the CPU if a C++ compiler is found; else eager."""
 
 
 class LocalSettings(InferenceSettings, EngineSettings):

@@ -15,20 +15,24 @@ from ludus.engines.sequence import SampledToken
 from ludus.models.bitmask import bitmask_words, unpack_bitmask
 from ludus.types import MAX_KEPT_IDS, Sampling
 
-# 64 rows of a 49,152-token vocabulary make 12 MB of probabilities, which two cores still find in their caches.
-_ROWS = 64
+# 64 rows of a 49,152-token vocabulary make 12 MB of probabilities, which two cores still find in their caches. A card
+# takes longer to begin an operation than to do it for hundreds of rows; with some copies 1 GB at most.
+_ROW_BYTES = {"cpu": 12 << 20, "cuda": 256 << 20}
 # About the square root of common vocabularies: as many blocks as tokens in a block.
 _BLOCK_TOKENS = 256
 
 
 class EagerSampling:
-    """The fallback that needs no compiler; keeps the buffer of up to _ROWS rows, more are drawn in turn."""
+    """The fallback that needs no compiler, and what draws on a card. Keeps a buffer of so many rows; more are drawn in
+    turn."""
 
     def __init__(self, vocab_size: int, device: torch.device) -> None:
         self._vocab_size = vocab_size
         num_blocks = -(-vocab_size // _BLOCK_TOKENS)
         # tokens that only fill up the last block keep the probability zero
-        self._probs_NV = torch.zeros(_ROWS, num_blocks * _BLOCK_TOKENS, device=device)
+        row_bytes = 4 * num_blocks * _BLOCK_TOKENS
+        self._num_rows = max(1, _ROW_BYTES.get(device.type, _ROW_BYTES["cpu"]) // row_bytes)
+        self._probs_NV = torch.zeros(self._num_rows, num_blocks * _BLOCK_TOKENS, device=device)
 
     def __repr__(self) -> str:
         return "<EagerSampling>"
@@ -37,8 +41,8 @@ class EagerSampling:
         self, logits_NV: Tensor, requests: Sequence[SamplingRequest], *, softcap: float | None
     ) -> list[SampledToken]:
         draws: list[SampledToken] = []
-        for start in range(0, len(requests), _ROWS):
-            part = slice(start, start + _ROWS)
+        for start in range(0, len(requests), self._num_rows):
+            part = slice(start, start + self._num_rows)
             draws += self._draw_rows(logits_NV[part], requests[part], softcap)
         return draws
 
@@ -68,8 +72,9 @@ class EagerSampling:
         logprobs_N = (probs_NV.gather(1, ids_N[:, None])[:, 0] / total_N).log()
         tops = _top_logprobs(probs_NV, total_N, requests)
         kept = [_kept_ids(probs_NV[row]) if each.sampling.cuts else () for row, each in enumerate(requests)]
-        rows = zip(ids_N.tolist(), logprobs_N.tolist(), tops, kept, strict=True)
-        return [SampledToken(token_id, logprob, top, kept_ids) for token_id, logprob, top, kept_ids in rows]
+        # together, because a card is waited for each time something is read from it
+        drawn = zip(*torch.stack((ids_N.double(), logprobs_N.double())).tolist(), tops, kept, strict=True)
+        return [SampledToken(int(token_id), logprob, top, kept_ids) for token_id, logprob, top, kept_ids in drawn]
 
 
 def inverse_cdf(probs_NBC: Tensor, uniforms_N: Tensor) -> tuple[Tensor, Tensor]:

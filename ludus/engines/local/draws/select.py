@@ -21,7 +21,7 @@ _log = logging.getLogger(__name__)
 
 
 def choose_sampling_kernel(name: KernelName, head_VD: Tensor) -> SamplingKernel:
-    """The kernel called `name` for logits of the head `head_VD`; flex is of attention alone and means auto here.
+    """The kernel called `name` for logits of the head `head_VD`; triton is of attention alone and means auto here.
 
     Raises BackendError if the native kernel was asked for by name and cannot be had.
     """

@@ -1,4 +1,4 @@
-"""Chooses the attention kernel: native where it can be built, flex on a CUDA card, eager elsewhere.
+"""Chooses the attention kernel: native where it can be built, Triton's on a CUDA card, eager elsewhere.
 
 Knows: all kernels.  Knows not: models, settings files.
 """
@@ -11,8 +11,8 @@ from torch import Tensor
 
 from ludus.engines.local.kernels.base import AttentionKernel
 from ludus.engines.local.kernels.eager import EagerKernel
-from ludus.engines.local.kernels.flex import FlexKernel
 from ludus.engines.local.kernels.native import NativeKernel
+from ludus.engines.local.kernels.triton import TritonKernel
 from ludus.engines.local.settings import KernelName
 from ludus.errors import BackendError
 from ludus.kernels.build import build_library, obtain
@@ -28,10 +28,10 @@ def choose_kernel(name: KernelName, weight: Tensor, *, head_dim: int) -> Attenti
     """
     if name == "eager":
         return EagerKernel()
-    wanted = name if name != "auto" else "flex" if weight.device.type == "cuda" else "native"
+    wanted = name if name != "auto" else "triton" if weight.device.type == "cuda" else "native"
     kernel: AttentionKernel | str
-    if wanted == "flex":
-        kernel = obtain(lambda: FlexKernel(weight.device), FlexKernel.unsupported_reason(weight, head_dim))
+    if wanted == "triton":
+        kernel = obtain(lambda: TritonKernel(weight.device), TritonKernel.unsupported_reason(weight))
     else:
         reason = refuse_heads(weight.device, weight.dtype, head_dim)
         kernel = obtain(lambda: NativeKernel(build_library("attention")), reason)

@@ -9,31 +9,26 @@ import torch
 
 from ludus.engines.local.kernels.base import PAGE_TOKENS, AttentionKernel, RaggedBatch, SequenceChunk
 from ludus.engines.local.kernels.eager import EagerKernel, dense_attention
-from ludus.engines.local.kernels.flex import FlexKernel
 from ludus.engines.local.kernels.native import NativeKernel
 from ludus.engines.local.kernels.select import choose_kernel
 from ludus.errors import BackendError
 from ludus.kernels.build import build_library, compile_source, find_compiler, source_path
 from ludus.kernels.library import AttentionRule
 
-KERNELS = ("eager", "native", "portable", "flex")
+KERNELS = ("eager", "native", "portable")
 MakeKernel = Callable[[str], AttentionKernel]
 TOLERANCES = {torch.float32: 1e-5, torch.bfloat16: 3e-2}
 
 
 @pytest.fixture(scope="session")
 def make_kernel(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], AttentionKernel]:
-    """Kernels by name; "portable" is the native one as a processor without special instructions gets it.
-
-    "flex" runs here on the CPU and uncompiled, as it never does in an engine.
-    """
+    """Kernels by name; "portable" is the native one as a processor without special instructions gets it."""
     portable = tmp_path_factory.mktemp("portable") / "attention.so"
     compile_source(find_compiler(), source_path("attention"), portable, [()])
     makers = {
         "eager": EagerKernel,
         "native": lambda: NativeKernel(build_library("attention")),
         "portable": lambda: NativeKernel(portable),
-        "flex": lambda: FlexKernel(torch.device("cpu")),
     }
     return lambda name: makers[name]()
 
@@ -124,7 +119,6 @@ class Paged:
     ],
     ids=["plain", "window", "softcap", "both"],
 )
-@pytest.mark.usefixtures("plain_flex")
 def test_rows_equal_attention_written_out(
     name: str,
     num_heads: int,
@@ -148,29 +142,6 @@ def test_rows_equal_attention_written_out(
             expected = reference(q[row], *paged.kv[sequence], num_seen, rule)
             assert torch.allclose(out[row].double(), expected, atol=TOLERANCES[dtype]), (sequence, num_seen)
             row += 1
-
-
-def test_the_flex_kernel_leaves_nothing_on_the_host(plain_flex: None, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A step's tensors are moved to the model's device.
-
-    torch's device without values stands in for a card: it refuses most operations that mix it with the CPU.
-    """
-    monkeypatch.setattr(torch.nn.attention.flex_attention, "_validate_device", lambda *_: None)
-    meta = torch.device("meta")
-    kernel = FlexKernel(meta)
-    cache = torch.zeros(9, 2, 2, PAGE_TOKENS * 16, device=meta)
-    chunks = RaggedBatch(
-        [
-            SequenceChunk(20, 1, [3, 1]),
-            SequenceChunk(4, 30, [2, 0, 5]),
-            SequenceChunk(7, 1, [8]),
-            SequenceChunk(0, 1, [7]),
-        ]
-    )
-    q, k = torch.zeros(4, 33, 16, device=meta), torch.zeros(2, 33, 16, device=meta)
-    for window in (None, 9):
-        out = torch.zeros(33, 4, 16, device=meta)
-        kernel.attend(q, k, k, cache, chunks=chunks, rule=AttentionRule(0.3, window, 2.0), out=out)
 
 
 def test_a_row_of_the_native_kernel_depends_on_its_own_sequence_alone(make_kernel: MakeKernel) -> None:
@@ -219,5 +190,5 @@ def test_a_model_that_a_fast_kernel_cannot_serve_gets_the_eager_one() -> None:
         choose_kernel("native", odd, head_dim=20)
     with pytest.raises(BackendError, match="float64"):
         choose_kernel("native", odd.double(), head_dim=64)
-    with pytest.raises(BackendError, match="flex attention kernel cannot be used: it runs on a CUDA card"):
-        choose_kernel("flex", odd, head_dim=64)
+    with pytest.raises(BackendError, match="triton attention kernel cannot be used: it runs on a CUDA card"):
+        choose_kernel("triton", odd, head_dim=64)
