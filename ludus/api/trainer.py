@@ -5,7 +5,6 @@ Knows: which part is built from which settings.  Knows not: how any part works.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import replace
@@ -18,6 +17,7 @@ from ludus.algorithms.resolve import algorithm_of
 from ludus.api.accept import AcceptFn, accept_filter
 from ludus.api.agent import NOT_GIVEN, GivenAgent, choose_players
 from ludus.api.local import settled
+from ludus.api.plan import train_plan, with_decay_end
 from ludus.api.play import open_runner, outside_run
 from ludus.api.run import open_run
 from ludus.api.sources import train_sources, valid_sources
@@ -26,7 +26,7 @@ from ludus.episodes.archive import RunArchive
 from ludus.errors import ConfigError, UserError
 from ludus.gateway.app import check_admin_key
 from ludus.http.tls import Tls
-from ludus.loop.batch import BatchRules, make_group_filter
+from ludus.loop.batch import make_group_filter
 from ludus.loop.checkpoint import Checkpoint, whole_checkpoint
 from ludus.loop.demonstrations import Demonstrations
 from ludus.loop.evaluate import EvalPlan, Evaluation, evaluate
@@ -35,7 +35,6 @@ from ludus.loop.interrupt import Interrupts
 from ludus.loop.observer import Observer, RunSummary
 from ludus.loop.train import INTERRUPT, RunComponents, TrainPlan, train
 from ludus.processes.blocking import run_blocking
-from ludus.rollout.groups import GroupFilter
 from ludus.rollout.mixture import Source, derive_seed
 from ludus.rollout.online import OnGateway, OnlineRollouts
 from ludus.rollout.runner import Players
@@ -111,20 +110,10 @@ class Trainer:
         resume = resume and RunStore.has_begun(self.config.folder)
         found = self._check_run(resume, sources)
         self.config = settled(self.config, goes_on=resume)
-        plan = self._plan(sources, evaluation, accept)
+        num_rows = sum(len(source.rows) for source in sources)
+        plan = train_plan(self.config, sources, num_rows=num_rows, evaluation=evaluation, accept=accept)
         with Interrupts() as interrupts:
             return run_blocking(self._train(players, plan, resume, found, observer or Observer(), interrupts))
-
-    def _with_decay_end(self, plan: TrainPlan) -> Config:
-        """The configuration with the number of steps that learning rates fall over."""
-        ended: dict[str, Any] = {}
-        for name in ("trainer", "critic"):
-            settings = getattr(self.config, name)
-            optimizer = settings.optimizer
-            if optimizer.decay != "constant" and not optimizer.total_steps and plan.total_steps is not None:
-                optimizer = optimizer.model_copy(update={"total_steps": plan.total_steps})
-                ended[name] = settings.model_copy(update={"optimizer": optimizer})
-        return self.config.model_copy(update=ended)
 
     def evaluate(self, workflow: object = None, workflow_kwargs: Mapping[str, Any] | None = None) -> Evaluation:
         """Play the held-out rows with the model as it is, and return the episodes and their means."""
@@ -145,7 +134,7 @@ class Trainer:
         observer: Observer,
         interrupts: Interrupts,
     ) -> RunSummary:
-        config = self._with_decay_end(plan)
+        config = with_decay_end(self.config, plan)
         observer.on_phase(f"loading {config.model.path}")
         async with AsyncExitStack() as stack:
             opening = open_run(config, found, goes_on=resume, text=self.config.to_yaml(), sources=plan.sources)
@@ -221,37 +210,6 @@ class Trainer:
             n_samples=config.eval_generation.n_samples,
             seed=derive_seed(config.seed, "evaluation"),
             max_concurrent=config.rollout.max_concurrent_rollouts,
-        )
-
-    def _plan(self, sources: Sequence[Source], evaluation: EvalPlan | None, accept: GroupFilter | None) -> TrainPlan:
-        config, batch_size = self.config, self.config.train_dataset.batch_size
-        epochs, num_rows = config.total_train_epochs, sum(len(source.rows) for source in sources)
-        if epochs is None and config.total_train_steps is None and config.total_train_seconds is None:
-            epochs = 1
-        return TrainPlan(
-            sources=sources,
-            seed=config.seed,
-            shuffle=config.train_dataset.shuffle,
-            curriculum=config.train_dataset.curriculum if config.train_dataset.curriculum.is_on else None,
-            batch_size=batch_size,
-            n_samples=config.gconfig.n_samples,
-            rollout=config.rollout,
-            rules=BatchRules(
-                algorithm=config.algorithm,
-                turn_discount=config.rollout.agent.turn_discount,
-                export_style=config.rollout.agent.export_style,
-                row_tokens=config.trainer.row_tokens,
-                max_token_age=config.rollout.max_token_age,
-                accept=accept,
-                loss_weights={name: source.loss_weight for name, source in config.train_dataset.mix.items()},
-            ),
-            evaluation=evaluation,
-            eval_settings=config.eval,
-            checkpoint=config.checkpoint,
-            total_steps=config.total_train_steps if epochs is None else math.ceil(epochs * num_rows / batch_size),
-            total_seconds=config.total_train_seconds,
-            record_tokens=config.trainer.record_tokens,
-            steps_key="total_train_steps" if epochs is None else "total_train_epochs",
         )
 
     def _check_run(self, resume: bool, sources: Sequence[Source]) -> Checkpoint | None:

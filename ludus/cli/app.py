@@ -34,11 +34,12 @@ GROUPS = {
     "bench": "Measure this machine: Ludus and a peer do the same work in fresh processes, in turn.",
 }
 _PACKAGE = Path(__file__).parents[1]
-_CHECKS = ("parity", "ledger", "packing", "resume", "signals", "ranks", "credit", "dialects", "doors")
+_CHECKS = ("parity", "ledger", "packing", "resume", "replay", "signals", "ranks", "credit", "dialects", "doors")
 _BENCHES = ("sample", "train", "step", "curves", "gateway", "turns", "publish", "trace", "replicas", "overlap")
 COMMANDS = {
     "train": "cli.train:train",
     "run": "cli.run:run",
+    "replay": "cli.replay:replay",
     "rollout": "cli.rollout:rollout",
     "eval": "cli.eval:evaluate",
     "status": "cli.runs:status",

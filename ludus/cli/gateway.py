@@ -13,7 +13,6 @@ from typer import Option
 from ludus.api.local import open_local
 from ludus.api.remote import open_remote
 from ludus.cli.console import say, show_admin_key, show_damages
-from ludus.cli.names import free_name
 from ludus.cli.options import AdminKey, Host, ModelArgument, Overrides, Port, TlsCert, TlsKey
 from ludus.cli.signals import raise_if_interrupted, until_signalled
 from ludus.cluster.address import ListenAddress
@@ -31,6 +30,7 @@ from ludus.http.keys import is_loopback, new_key
 from ludus.http.tls import Tls
 from ludus.processes.blocking import run_blocking
 from ludus.runs.exporters.select import open_exporter
+from ludus.runs.names import free_name
 from ludus.runs.store import RunStore
 
 _SERVERS = [name for name, settings in ENGINES.items() if issubclass(settings, ServerSettings)]

@@ -14,7 +14,6 @@ from ludus.algorithms.explain import explain
 from ludus.api.live import duration, watch
 from ludus.api.trainer import Trainer
 from ludus.cli.console import plain_table, say, say_json, show_admin_key
-from ludus.cli.names import free_name
 from ludus.cli.options import AdminKey, Overrides, file_and_keys
 from ludus.cli.signals import raise_if_unfinished
 from ludus.cli.submit import submit_training, wants_job
@@ -23,6 +22,7 @@ from ludus.errors import UserError
 from ludus.loop.observer import RunSummary
 from ludus.loop.train import INTERRUPT
 from ludus.runs.decoder import decoder_of
+from ludus.runs.names import free_name
 from ludus.runs.report import write_report
 from ludus.runs.store import RunStore
 

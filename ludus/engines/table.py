@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from ludus.engines.local.settings import LocalSettings
+from ludus.engines.recorded.settings import RecordedSettings
 from ludus.engines.serving.settings import LudusServerSettings
 from ludus.engines.settings import EngineSettings
 from ludus.engines.sglang.settings import SglangSettings
@@ -15,6 +16,7 @@ from ludus.engines.vllm.settings import VllmSettings
 
 ENGINES: Mapping[str, type[EngineSettings]] = {
     "local": LocalSettings,
+    "recorded": RecordedSettings,
     "server": LudusServerSettings,
     "sglang": SglangSettings,
     "vllm": VllmSettings,

@@ -31,6 +31,7 @@ from ludus.loop.interrupt import Interrupts
 from ludus.loop.measure import TrainingClock
 from ludus.loop.memory import peak_rss_mb
 from ludus.loop.observer import Observer, RunSummary
+from ludus.loop.recorded import batch_record
 from ludus.loop.settings import CheckpointSettings, EvalSettings
 from ludus.loop.step import Learner, train_step
 from ludus.loop.trainer_thread import TrainerThread
@@ -197,6 +198,8 @@ async def _step(
     version = run.progress.step
 
     def on_stage(stage: str, ledger: Ledger, memory: Memory) -> None:
+        if stage == "batch":
+            components.store.add_batch(version + 1, batch_record(taken))
         run.is_torn = stage == "batch"
         if stage == "train":
             if run.replay is not None:

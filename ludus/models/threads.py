@@ -33,3 +33,10 @@ def choose_threads() -> int:
         logger.warning("computing with %d of %d threads: %s; OMP_NUM_THREADS=N decides otherwise", num, most, why)
     logger.info("model.threads num=%d cores=%d quota=%g busy=%.1f", num, machine.cores, machine.quota, machine.busy)
     return num
+
+
+def use_threads(num: int) -> None:
+    """From now on so many, whatever was chosen before."""
+    if num != torch.get_num_threads():
+        logger.warning("computing with %d threads instead of %d, as the run did", num, torch.get_num_threads())
+        torch.set_num_threads(num)

@@ -21,7 +21,7 @@ from ludus.types import Episode, Message, Node, SessionRecord, Span, ToolSpec, T
 Item = TypeVar("Item")
 KindT = TypeVar("KindT")
 
-FORMAT = 3
+FORMAT = 4
 """Version of this layout; a run folder of another one is refused by name."""
 _NOTHING = Message("user")
 

@@ -52,6 +52,11 @@ CREATE TABLE IF NOT EXISTS credit (
     advantage REAL,              -- NULL: not trained, and `mask` says why
     mask TEXT
 );
+CREATE TABLE IF NOT EXISTS batches (
+    step INTEGER PRIMARY KEY,
+    record TEXT NOT NULL,        -- JSON: which episodes the step was given, and in which groups
+    checksum INTEGER NOT NULL    -- CRC-32 of the record
+);
 PRAGMA user_version = {FORMAT};
 COMMIT;
 """
@@ -60,6 +65,7 @@ INSERT INTO episodes (id, step, group_id, task_id, is_eval, outcome, reward, num
                       finished_at, record, checksum) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
 """
 INSERT_CREDIT = "INSERT OR REPLACE INTO credit (turn_id, step, advantage, mask) VALUES (?, ?, ?, ?)"
+INSERT_BATCH = "INSERT OR REPLACE INTO batches (step, record, checksum) VALUES (?, ?, ?)"
 _PAGE_BYTES = 4096
 _MOST_ROWS_A_PAGE = 100
 """The smallest rows, those of credit, have some 40 bytes."""
@@ -151,6 +157,9 @@ def _salvaged(path: Path, problem: str) -> Records:
             for values in _rows(damaged, copy, "credit", "turn_id, step, advantage, mask"):
                 with suppress(sqlite3.IntegrityError):
                     db.execute(INSERT_CREDIT, values)
+            for step, record, checksum in _rows(damaged, copy, "batches", "step, record, checksum"):
+                if isinstance(record, str) and zlib.crc32(record.encode()) == checksum:
+                    db.execute(INSERT_BATCH, (step, record, checksum))
     ((found,),) = readable.rows("SELECT count(*) FROM episodes")
     return Records(readable, f"{NAME} {problem}: {found:,} episodes of it can be read")
 

@@ -125,6 +125,8 @@ class RunStore(AbstractContextManager["RunStore"]):
                 write_config(folder, config_text)
                 (folder / "summary.json").unlink(missing_ok=True)
                 discard_tokens(folder, after=step)
+            with store._transaction("forget the batches of later steps") as db:  # which are trained anew
+                db.execute("DELETE FROM batches WHERE step > ?", (step,))
         except BaseException:
             store.close()
             raise
@@ -302,6 +304,22 @@ class RunStore(AbstractContextManager["RunStore"]):
     def last_step(self) -> int:
         """That used any turn; 0 if none did."""
         return int(self._rows("SELECT coalesce(max(step), 0) FROM credit")[0][0])
+
+    # What steps were given
+
+    def add_batch(self, step: int, batch: Mapping[str, Any]) -> None:
+        """Remember in JSON's words which episodes the step is given; durable when it returns."""
+        text = json.dumps(batch)
+        with self._transaction("write which episodes a step is given") as db:
+            db.execute(records.INSERT_BATCH, (step, text, zlib.crc32(text.encode())))
+
+    def batch(self, step: int) -> dict[str, Any] | None:
+        """What `add_batch` was given for the step. None: nothing, or it is not as it was written."""
+        for text, checksum in self._rows("SELECT record, checksum FROM batches WHERE step = ?", (step,)):
+            if zlib.crc32(text.encode()) == checksum:
+                found: dict[str, Any] = json.loads(text)
+                return found
+        return None
 
     # Metrics and summary
 

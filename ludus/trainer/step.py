@@ -204,7 +204,8 @@ class ModelTrainer:
         result = self._result(means)
         for name in result.keys() & {"train/loss", "critic/loss"}:  # the minibatches weigh as much as there are of them
             result[name] /= len(batch.minibatches)
-        return {**learned, **result, **merge_means(steps), "train/optimizer_steps": float(len(parts))}
+        about = {"train/optimizer_steps": float(len(parts)), "train/threads": float(torch.get_num_threads())}
+        return {**learned, **result, **merge_means(steps), **about}
 
     def forward_backward(self, batch: Batch, algorithm: AlgorithmSettings | None = None) -> Metrics:
         """Add the batch's gradient to what is gathered, row by row, and return what was seen."""

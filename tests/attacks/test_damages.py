@@ -70,8 +70,18 @@ def without_header(path: Path) -> None:
     overwrite(path, 0, bytes(100))
 
 
+def of_an_episode(path: Path) -> int:
+    """Where a page of episodes begins."""
+    return (path.stat().st_size // PAGE // 2 + 1) * PAGE
+
+
 def without_a_page(path: Path) -> None:
-    overwrite(path, path.stat().st_size // PAGE // 2 * PAGE, bytes(PAGE))
+    overwrite(path, of_an_episode(path), bytes(PAGE))
+
+
+def flipped_page(path: Path) -> None:
+    begin = of_an_episode(path)
+    overwrite(path, begin, bytes([path.read_bytes()[begin] ^ 0x80]))
 
 
 def without_the_tables(path: Path) -> None:
@@ -94,6 +104,7 @@ WORDS: dict[Callable[[Path], None], str] = {
     empty: "empty",
     cut: "cut in half",
     flipped: "a bit flipped",
+    flipped_page: "a bit flipped",
     foreign: "another program's",
     without_header: "no header",
     without_a_page: "a page of zeros",
@@ -150,10 +161,10 @@ DAMAGES = [
     Damage("run.db", missing, "run.db is missing: 0 episodes", f"run.db holds 1 {KNEW}", episodes=1),
     Damage("run.db", empty, "run.db is empty: 0 episodes", f"run.db holds 1 {KNEW}", episodes=1),
     Damage("run.db", cut, "run.db is damaged (database disk image is malformed)", f"run.db holds 1 {KNEW}", episodes=1),
-    Damage("run.db", flipped, "run.db is damaged (Page 7: btreeInitPage() returns error code 11)", episodes=6),
+    Damage("run.db", flipped_page, "run.db is damaged (Page 8: btreeInitPage() returns error code 11)", episodes=6),
     Damage("run.db", foreign, "run.db is damaged (file is not a database)", f"run.db holds 1 {KNEW}", episodes=1),
     Damage("run.db", without_header, "run.db is damaged (file is not a database): 6 episodes"),
-    Damage("run.db", without_a_page, "run.db is damaged (Page 7: btreeInitPage()", episodes=6),
+    Damage("run.db", without_a_page, "run.db is damaged (Page 8: btreeInitPage()", episodes=6),
     Damage("run.db", without_the_tables, "run.db is damaged (Page 2", f"run.db holds 1 {KNEW}", episodes=1),
     Damage("run.db", missing, "run.db is missing: 6 episodes of it can be read", was_killed=True),
     Damage("run.db", foreign, was_killed=True),

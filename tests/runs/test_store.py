@@ -46,7 +46,7 @@ def test_a_run_of_another_format_is_refused(tmp_path: Path) -> None:
     RunStore.create(tmp_path, "run", "").close()
     with closing(sqlite3.connect(tmp_path / "run" / "run.db")) as db:
         db.execute("PRAGMA user_version = 1")
-    with pytest.raises(UserError, match=r"'.*run'.*have the format 1, this version reads 3"):
+    with pytest.raises(UserError, match=r"'.*run'.*have the format 1, this version reads 4"):
         RunStore.open(tmp_path / "run")
 
 

@@ -18,11 +18,13 @@ from typing import Any
 import yaml
 
 from ludus.errors import BackendError
+from ludus.loop.checkpoint import checkpoints
 from ludus.loop.interrupt import END_SIGNALS
 
 _NUM_ROWS = 12
 _GROUPS, _MEMBERS = 2, 4
 EPISODES_A_STEP = _GROUPS * _MEMBERS
+_LUDUS = (sys.executable, "-m", "ludus")
 
 
 class LettersAgent:
@@ -42,17 +44,17 @@ class LettersAgent:
 def write_run(folder: Path, model: Path, seed: int, steps: int, trained: Mapping[str, Any]) -> None:
     """The rows and the configuration of the run. trained: keys that say how."""
     rows = [{"question": f"What do you know about the number {number}?"} for number in range(_NUM_ROWS)]
-    config = {
+    config: dict[str, Any] = {
         "run_root": str(folder / "runs"),
         "seed": seed,
         "model": {"path": str(model)},
         "workflow": f"{__name__}:{LettersAgent.__name__}",
         "train_dataset": {"path": str(folder / "rows.jsonl"), "batch_size": _GROUPS},
         "gconfig": {"n_samples": _MEMBERS, "max_new_tokens": 8},
-        **trained,
         "rollout": {"max_head_offpolicyness": 0},
         "checkpoint": {"every_steps": 1},
         "total_train_steps": steps,
+        **trained,
     }
     (folder / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
     (folder / "run.yaml").write_text(yaml.safe_dump(config), encoding="utf-8")
@@ -63,13 +65,10 @@ class Training:
 
     def __init__(self, folder: Path, name: str, *options: str) -> None:
         self._log = folder / f"{name}{''.join(options)}.log"
-        command = [sys.executable, "-m", "ludus", "train", str(folder / "run.yaml"), f"name={name}", *options]
-        # The package must be found from the scratch folder as it is found here.
-        paths = os.pathsep.join(path for path in (str(Path(__file__).parents[3]), os.environ.get("PYTHONPATH")) if path)
-        env = {**os.environ, "PYTHONPATH": paths}
+        command = [*_LUDUS, "train", str(folder / "run.yaml"), f"name={name}", *options]
         with self._log.open("wb") as output:
             self.popen = subprocess.Popen(
-                command, stdout=output, stderr=subprocess.STDOUT, cwd=folder, env=env, preexec_fn=_hear
+                command, stdout=output, stderr=subprocess.STDOUT, cwd=folder, env=_environment(), preexec_fn=_hear
             )
 
     def finish(self) -> None:
@@ -89,16 +88,32 @@ class Training:
         return BackendError("\n".join([f"{words}:", *self.said.splitlines()[-12:]]))
 
 
-def digest(run: Path) -> str:
-    """Of all weights that the run saved, and of all that its checkpoints hold of the trainer."""
+def command_line(folder: Path, *arguments: str) -> str:
+    """What `ludus ARGUMENTS` says in the folder. Raises BackendError if it fails."""
+    done = subprocess.run([*_LUDUS, *arguments], capture_output=True, text=True, cwd=folder, env=_environment())
+    if done.returncode != 0:
+        last = "\n".join(f"{done.stdout}\n{done.stderr}".splitlines()[-12:])
+        raise BackendError(f"ludus {arguments[0]} failed with exit code {done.returncode}:\n{last}")
+    return done.stdout
+
+
+def digest(run: Path, *, after_step: int = 0) -> str:
+    """Of all weights that the run saved, and of all that its checkpoints of later steps hold of the trainer."""
     sums = hashlib.sha256()
     files = sorted((run / "model").glob("*.safetensors"))
-    state = sorted((run / "checkpoints").glob("*/trainer/**/*.safetensors"))
+    saved = [each for each in checkpoints(run / "checkpoints") if each.progress.step > after_step]
+    state = sorted(path for each in saved for path in each.trainer_folder.rglob("*.safetensors"))
     if not files or not state:
         raise BackendError(f"the run {run.name!r} of the check saved no weights")
     for file in [*files, *state]:
         sums.update(file.read_bytes())
     return sums.hexdigest()
+
+
+def _environment() -> dict[str, str]:
+    """The package must be found from the scratch folder as it is found here."""
+    paths = os.pathsep.join(path for path in (str(Path(__file__).parents[3]), os.environ.get("PYTHONPATH")) if path)
+    return {**os.environ, "PYTHONPATH": paths}
 
 
 def _hear() -> None:
