@@ -33,6 +33,11 @@ SHARED    := -n $(PROCESSES) --dist loadfile --no-loadscope-reorder
 
 # What some tests need of the machine. Debian starts what it installs, unless policy-rc.d says no.
 SSHD     := test -x /usr/sbin/sshd || tests/cluster/remote/install-sshd.sh
+# axe-core, which finds what keeps people from reading a page: taken out of a wheel of which nothing is installed.
+AXE_WHEEL := axe-playwright-python==0.1.8
+AXE := test -f build/axe/axe_playwright_python/axe.min.js || { \
+  $(BIN)/python -m pip download --quiet --no-deps --only-binary :all: --ignore-requires-python -d build/axe $(AXE_WHEEL) && \
+  $(BIN)/python -m zipfile -e build/axe/*.whl build/axe; }
 CHROMIUM := command -v chromium >/dev/null || { apt-get update -qq && apt-get install -y -qq --no-install-recommends chromium; }
 
 # Where the environment forbids bytecode, every process that a test starts would compile the package anew.
@@ -62,9 +67,10 @@ test-core: $(READY)
 	git ls-files -z | grep -zvE '^ludus/(compat|cluster|checks|cli)/' | xargs -0 cp --parents -t build/core
 	cd build/core && OMP_NUM_THREADS=1 $(abspath $(BIN))/python -m pytest --core $(SHARED)
 
-machine:
+machine: $(READY)
 	$(SSHD)
 	$(CHROMIUM)
+	$(AXE)
 
 # What is promised in docs/promises.md, tried: every attack, behind every kind of walls that this machine has.
 attack: $(READY)
@@ -80,6 +86,7 @@ test-launch: $(READY)
 
 test-browser: $(READY)
 	$(CHROMIUM)
+	$(AXE)
 	$(PYTEST) -o 'python_files=in_browser.py' tests
 
 # More than 10,000 bodies, most of them wrong, to every route of the gateway.

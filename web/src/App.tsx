@@ -29,6 +29,8 @@ const tabs: [string, string, (run: string) => string, string[]][] = [
   ["Chat", "t", links.chat, ["chat"]],
 ];
 
+const shownTabs = isReport ? tabs.slice(0, 3) : tabs; // in a file nothing can be sampled
+
 function view({ parts, query }: Place, run: Run): JSX.Element {
   const [, , part = "", name = "", tab = ""] = parts;
   switch (part) {
@@ -96,7 +98,7 @@ function Header(props: {
             Runs
           </a>
         ) : (
-          tabs.map(([text, , link, parts]) => (
+          shownTabs.map(([text, , link, parts]) => (
             <a key={text} href={link(run)} aria-current={parts.includes(part) ? "page" : undefined}>
               {text}
             </a>
@@ -143,7 +145,7 @@ export function App() {
     { key: "g c", does: "compare", run: () => go(links.compare(id ?? undefined)) },
     ...(id === null
       ? []
-      : tabs.map(([text, key, link]) => ({ key: "g " + key, does: text.toLowerCase(), run: toTab(link) }))),
+      : shownTabs.map(([text, key, link]) => ({ key: "g " + key, does: text.toLowerCase(), run: toTab(link) }))),
     { key: "u", does: "one level up", run: () => go(up(place)) },
   ]);
 

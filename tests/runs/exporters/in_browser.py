@@ -15,7 +15,7 @@ import pytest
 from ludus.runs.exporters.base import FinishedEpisode
 from ludus.runs.exporters.select import open_exporter
 from ludus.runs.settings import MlflowSettings
-from tests.runs.exporters.browser import Browser
+from tests.runs.browser import Browser
 from tests.runs.exporters.conftest import with_tools
 from tests.runs.exporters.test_mlflow import read_back
 

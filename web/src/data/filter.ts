@@ -16,13 +16,14 @@ const orders: Record<string, (row: EpisodeRow) => number> = {
 };
 
 export function filtered(page: EpisodesPage, query: URLSearchParams): EpisodesPage {
-  const rows = page.episodes.filter((row) => matches(row, query));
+  const like = page.episodes.filter((row) => matches(row, query));
+  const rows = like.filter((row) => !query.get("outcome") || row.outcome === query.get("outcome"));
   const sort = query.get("sort") || "num";
   const order = orders[sort.replace("-", "")] ?? orders.num!;
   rows.sort((a, b) => (sort.startsWith("-") ? order(b) - order(a) : order(a) - order(b)));
   const offset = Number(query.get("offset") ?? 0);
   const outcomes: Record<string, number> = {};
-  for (const row of rows) outcomes[row.outcome] = (outcomes[row.outcome] ?? 0) + 1;
+  for (const row of like) outcomes[row.outcome] = (outcomes[row.outcome] ?? 0) + 1;
   return {
     ...page,
     total: rows.length,
@@ -34,8 +35,7 @@ export function filtered(page: EpisodesPage, query: URLSearchParams): EpisodesPa
 function matches(row: EpisodeRow, query: URLSearchParams): boolean {
   const is = (name: string, value: string | number | null) =>
     !query.get(name) || query.get(name) === String(value ?? "");
-  if (!is("step", row.step) || !is("group", row.group_id) || !is("outcome", row.outcome) || !is("agent", row.agent))
-    return false;
+  if (!is("step", row.step) || !is("group", row.group_id) || !is("agent", row.agent)) return false;
   if (query.get("eval") && (query.get("eval") === "1") !== row.is_eval) return false;
   if (query.get("q") && !text(row).includes(query.get("q")!.toLowerCase())) return false;
   return numbers.every(([name, of]) => {

@@ -1,10 +1,10 @@
 /** Text as tokens, each coloured by one of its numbers and open to the pointer and the arrow keys; any length. */
 import { Component } from "preact";
-import { useEffect, useLayoutEffect, useMemo, useRef, useState } from "preact/hooks";
+import { useLayoutEffect, useMemo, useRef, useState } from "preact/hooks";
+import { TokenStrip } from "./TokenStrip";
 import { shown, useLines, type Loaded, type Scale } from "../data/tokens";
 import type { Token } from "../data/types";
 import { count, exact } from "../format";
-import { colour, onTheme } from "../theme";
 
 const LINE = 22;
 const MARGIN = 12;
@@ -62,61 +62,6 @@ class Line extends Component<LineProps> {
       );
     });
   }
-}
-
-/** The whole text as a strip, so that one sees where the colours are. */
-function Strip({
-  loaded,
-  scale,
-  selected,
-  onSelect,
-}: {
-  loaded: Loaded;
-  scale: Scale;
-  selected: number;
-  onSelect: (at: number) => void;
-}) {
-  const canvas = useRef<HTMLCanvasElement>(null);
-  const draw = () => {
-    const element = canvas.current;
-    if (!element) return;
-    const width = (element.width = element.clientWidth * devicePixelRatio);
-    const height = (element.height = element.clientHeight * devicePixelRatio);
-    const context = element.getContext("2d")!;
-    const [plus, minus, heat, ground] = ["plus", "minus", "heat", "line"].map(colour);
-    const total = Math.max(1, loaded.total);
-    for (let pixel = 0; pixel < width; pixel++) {
-      const [from, to] = [
-        Math.floor((pixel * total) / width),
-        Math.max(Math.floor(((pixel + 1) * total) / width), Math.floor((pixel * total) / width) + 1),
-      ];
-      let value: number | null = null;
-      for (let at = from; at < Math.min(to, loaded.tokens.length); at++) {
-        const token = loaded.tokens[at]!;
-        const own = token.kind === "sampled" ? scale.of(token) : null;
-        if (own !== null && Math.abs(own) >= Math.abs(value ?? 0)) value = own;
-      }
-      context.globalAlpha = value === null ? 0.5 : 0.15 + 0.85 * Math.abs(value);
-      context.fillStyle = value === null ? ground! : scale.signed ? (value < 0 ? minus! : plus!) : heat!;
-      const size = value === null ? 0.12 : 0.2 + 0.8 * Math.abs(value);
-      context.fillRect(pixel, height * (1 - size), 1, height * size);
-    }
-    if (selected >= 0) {
-      context.globalAlpha = 1;
-      context.fillStyle = colour("ink");
-      context.fillRect((selected * width) / total - 1, 0, 2 * devicePixelRatio, height);
-    }
-  };
-  useLayoutEffect(draw);
-  useEffect(() => onTheme(draw), []);
-  return (
-    <canvas
-      ref={canvas}
-      class="token-strip"
-      aria-hidden="true"
-      onClick={(event) => onSelect(Math.floor((loaded.total * event.offsetX) / event.currentTarget.clientWidth))}
-    />
-  );
 }
 
 export function TokenText(props: {
@@ -205,7 +150,7 @@ export function TokenText(props: {
   }
   return (
     <div class="token-text">
-      {scale && <Strip loaded={loaded} scale={scale} selected={selected} onSelect={select} />}
+      {scale && <TokenStrip loaded={loaded} scale={scale} selected={selected} onSelect={select} />}
       <div
         ref={box}
         class="token-lines"

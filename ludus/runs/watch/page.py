@@ -1,0 +1,36 @@
+"""The page: what a server hands out, and the same page as one file that holds its data.
+
+Knows: the files that `make web` builds.  Knows not: runs, HTTP.
+Invariant: a page in one file asks nothing of any network, and no text in its data can end the data.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+STATIC = Path(__file__).parent / "static"
+_CSP = "default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inline'"
+
+
+def one_file(data: Mapping[str, Any]) -> str:
+    """The page as HTML that needs nothing beside it.
+
+    data: by route (`/api/runs`), with its query where that matters, what the server would answer.
+    """
+    style, script = ((STATIC / name).read_text("utf-8") for name in ("app.css", "app.js"))
+    # "<" is written as JSON's escape: nothing then reads as the end of the element, whatever an episode says.
+    inside = json.dumps(data, allow_nan=False, separators=(",", ":")).replace("<", "\\u003c")
+    replaced = {
+        '<link rel="icon" href="/static/icon.svg" type="image/svg+xml">': "",
+        '<link rel="stylesheet" href="/static/app.css">': f"<style>{style}</style>",
+        '<script src="/static/app.js" defer></script>': f'<meta http-equiv="Content-Security-Policy" content="{_CSP}">',
+        "</body>": f'<script type="application/json" id="ludus-data">{inside}</script><script>{script}</script></body>',
+    }
+    html = (STATIC / "index.html").read_text("utf-8")
+    for tag, text in replaced.items():
+        before, _, after = html.partition(tag)
+        html = f"{before}{text}{after}"
+    return html
