@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from ludus.algorithms.base import Memory
+from ludus.api.cards.start import planned
 from ludus.api.local import settled
 from ludus.api.run import OpenRun, open_run
 from ludus.api.saved_weights import SavedWeights
@@ -70,7 +71,7 @@ class HostedModel:
         """
         check_base(config.folder, config.model.path)
         found, goes_on = whole_checkpoint(config.folder / "checkpoints"), (config.folder / "run.db").exists()
-        config = settled(config, goes_on=goes_on)
+        config = planned(settled(config, goes_on=goes_on))
         run = await stack.enter_async_context(open_run(config, found, goes_on=goes_on, text=config.to_yaml()))
         work = stack.enter_context(TrainerThread("trainer"))
         model = cls(config, run, work, config.model.path if base_name is None else base_name)

@@ -7,6 +7,7 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from typing import Any, TypeVar
 
 from ludus.api.agent import choose_agent
+from ludus.api.cards.start import planned
 from ludus.api.local import LocalModel, open_local
 from ludus.api.rows import load_rows
 from ludus.config import Config
@@ -53,7 +54,8 @@ async def outside_run(
     configuration says so, and in no run's folder."""
     exporter = open_exporter(config.trace, config.name)
     async with AsyncExitStack() as stack:
-        local = await stack.enter_async_context(open_local(config, is_run=False))
+        sampling = planned(config, trains=False)
+        local = await stack.enter_async_context(open_local(sampling, is_run=False))
         archive = None if isinstance(exporter, NoExporter) else ExportArchive(stack.enter_context(exporter))
         runner = await stack.enter_async_context(open_runner(local, config, players, archive, evaluation))
         return await local.processes.unless_lost(work(runner))

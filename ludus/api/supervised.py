@@ -10,6 +10,7 @@ from pathlib import Path
 
 from ludus.algorithms.pack import Batch
 from ludus.algorithms.settings import SUPERVISED, AlgorithmSettings
+from ludus.api.cards.start import planned
 from ludus.api.local import open_local
 from ludus.api.rows import load_rows
 from ludus.config import Config
@@ -37,6 +38,7 @@ def train_supervised(
     dataset: rows with `messages`, and `tools` if there are any, in any form that `Trainer` takes.
     Raises UserError for a row that is no conversation, with its number, and for a folder that cannot be written.
     """
+    config = planned(config)
     rules = {"row_tokens": config.trainer.row_tokens, "seed": config.seed}
 
     def batches(text: ChatText, rows: Sequence[Row]) -> Iterator[Batch]:
@@ -61,6 +63,7 @@ def train_preferences(
     Raises UserError for a row that cannot be read, with its number, for a folder that cannot be written, and for an
     algorithm that does not learn from preferences.
     """
+    config = planned(config)
     rules = {"row_tokens": config.trainer.row_tokens, "seed": config.seed}
 
     def batches(text: ChatText, rows: Sequence[Row]) -> Iterator[Batch]:

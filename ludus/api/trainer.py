@@ -16,6 +16,7 @@ import yaml
 from ludus.algorithms.resolve import algorithm_of
 from ludus.api.accept import AcceptFn, accept_filter
 from ludus.api.agent import NOT_GIVEN, GivenAgent, choose_players
+from ludus.api.cards.start import planned
 from ludus.api.local import settled
 from ludus.api.plan import train_plan, with_decay_end
 from ludus.api.play import open_runner, outside_run
@@ -109,7 +110,7 @@ class Trainer:
                 )
         resume = resume and RunStore.has_begun(self.config.folder)
         found = self._check_run(resume, sources)
-        self.config = settled(self.config, goes_on=resume)
+        self.config = planned(settled(self.config, goes_on=resume))
         num_rows = sum(len(source.rows) for source in sources)
         plan = train_plan(self.config, sources, num_rows=num_rows, evaluation=evaluation, accept=accept)
         with Interrupts() as interrupts:

@@ -38,6 +38,7 @@ _CHECKS = ("parity", "ledger", "packing", "resume", "replay", "signals", "ranks"
 _BENCHES = ("sample", "train", "step", "curves", "gateway", "turns", "publish", "trace", "replicas", "overlap")
 COMMANDS = {
     "train": "cli.train:train",
+    "plan": "cli.plan:plan",
     "run": "cli.run:run",
     "replay": "cli.replay:replay",
     "rollout": "cli.rollout:rollout",

@@ -10,6 +10,7 @@ from typing import Annotated
 
 from typer import Option
 
+from ludus.api.cards.start import planned
 from ludus.api.local import open_local
 from ludus.api.remote import open_remote
 from ludus.cli.console import say, show_admin_key, show_damages
@@ -87,7 +88,7 @@ def gateway(
 
 @asynccontextmanager
 async def _open_here(config: Config) -> AsyncIterator[Recorder]:
-    async with open_local(config) as local:
+    async with open_local(planned(config, trains=False)) as local:
         yield local.recorder
 
 

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from ludus.api.cards.start import planned
 from ludus.api.local import INSTALL_HINT
 from ludus.cluster.address import ListenAddress
 from ludus.config import Config
@@ -56,6 +57,7 @@ async def serving_engine(
     """
     check_address(address)
     forget(KEY_VARIABLE)  # agents on this machine may look at the environments of their user's processes
+    config = planned(config, trains=False)
     if not isinstance(config.engine, LocalSettings) or config.engine.replicas > 1:
         raise UserError(
             f"engine.kind={config.engine.kind!r} and engine.replicas={config.engine.replicas}: this serves one engine "

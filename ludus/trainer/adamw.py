@@ -22,6 +22,10 @@ from ludus.trainer.rounding import mixed_bits, round_up_above
 from ludus.trainer.settings import OptimizerSettings
 
 _log = logging.getLogger(__name__)
+
+# On a card, and without a compiler: numbers moved at a time. Each takes some 40 bytes more meanwhile, which of a large
+# vocabulary's embedding as a whole would be 12 GB.
+_CHUNK = 1 << 24
 Moments = dict[str, dict[str, Tensor]]
 """By name of the weight: `exp_avg`, `exp_avg_sq` of the weight's shape, and `step`, how often it has moved."""
 
@@ -133,12 +137,19 @@ def choose_half_step(weight: Tensor) -> HalfStep:
 
 def torch_half_step(weight: Tensor, gradient: Tensor, first: Tensor, second: Tensor, step: AdamWStep) -> None:
     """One step by torch's operations, on any device."""
+    flat = [each.view(-1) for each in (weight, gradient, first, second)]
+    for start in range(0, weight.numel(), _CHUNK):
+        _half_step(*(each[start : start + _CHUNK] for each in flat), step=step, start=start)
+
+
+def _half_step(weight: Tensor, gradient: Tensor, first: Tensor, second: Tensor, *, step: AdamWStep, start: int) -> None:
+    """start: where in the weight, counted in numbers, these stand."""
     beta1, beta2 = step.betas
     m = first.float().lerp_(gradient, 1 - beta1)
     v = second.float().mul_(beta2).addcmul_(gradient, gradient, value=1 - beta2)
     size = (v / (1 - beta2**step.num_steps)).sqrt_().add_(step.eps)
     weight.mul_(1 - step.lr * step.weight_decay).addcdiv_(m, size, value=-step.lr / (1 - beta1**step.num_steps))
-    chance = mixed_bits(weight.numel(), 0, step.seed, weight.device).view(weight.shape)
+    chance = mixed_bits(weight.numel(), start, step.seed, weight.device)
     first.copy_(round_up_above(m, chance))
     second.copy_(round_up_above(v, chance >> 16))
 

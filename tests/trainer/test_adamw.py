@@ -48,6 +48,20 @@ def test_changes_below_the_resolution_add_up(half_step: HalfStep) -> None:
     assert float(first.float().mean()) == pytest.approx(1.03**0.5 * (1 - 0.9**60), abs=2e-3)
 
 
+def test_a_weight_moves_in_parts_as_it_does_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """On a card a large one is moved so many numbers at a time: equal bits, and little memory beside it."""
+
+    def moved() -> list[Tensor]:
+        own = [draw(40, 70), draw(40, 70, seed=1), *torch.zeros(2, 40, 70, dtype=torch.bfloat16)]
+        for number in (1, 2):
+            torch_half_step(*own, AdamWStep(0.1, (0.9, 0.95), 1e-8, 0.1, number, seed=7 * number))
+        return own
+
+    whole = moved()
+    monkeypatch.setattr("ludus.trainer.adamw._CHUNK", 64)
+    assert all(torch.equal(part, each) for part, each in zip(moved(), whole, strict=True))
+
+
 def test_bf16_moments_train_as_well_as_fp32() -> None:
     """On a regression with noisy gradients both kinds of moments end at the same loss, in the same number of steps."""
     inputs, hidden = draw(512, 24, seed=2), draw(24, 8, seed=3)

@@ -1,0 +1,1 @@
+"""What a run takes of its cards, before it takes it: pages, rows, what is kept and who is placed where."""

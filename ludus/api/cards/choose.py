@@ -1,0 +1,307 @@
+"""Which rows, pages and placement fit on so many cards: a search over the few settings that there are.
+
+Knows: what parts take (`memory.py`).  Knows not: configurations, how cards are counted.
+Invariants: no card is planned beyond what it has; a placement for N cards is one for N + 1 as well, so that more cards
+never make a worse plan; what a user has set is taken as it is.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from typing import Literal
+
+from ludus.api.cards.memory import (
+    GB,
+    PAGE_TOKENS,
+    ROW_BLOCK,
+    Job,
+    MomentsName,
+    RowCost,
+    Training,
+    reserved,
+    sampling_parts,
+    training_parts,
+)
+from ludus.errors import UserError
+
+EngineName = Literal["local", "server", "vllm", "elsewhere"]
+"""elsewhere: on cards that no plan counts."""
+
+_FORM = re.compile(r"(\d+)x(\d+(?:\.\d+)?)")
+# Rows of so many tokens keep a card busy, and more of them only save starts; longer paths are rows of their own.
+ENOUGH_ROW_TOKENS = 16_384
+# A plan is good with rows of so many tokens, and pages for so many sequences of that length.
+GOOD_ROW_TOKENS, GOOD_SEQUENCES = 8192, 8
+# Of the memory that is left on a card which trains and samples, rows take this part first.
+ROW_SHARE = 1 / 3
+# Ranks that are tried, and how many cards one vLLM server may share out its weights over.
+RANKS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64)
+TENSOR_PARALLEL = (1, 2, 4, 8)
+VLLM_SHARE = 0.92  # of a card: vLLM's own default
+
+
+@dataclass(frozen=True, slots=True)
+class Cards:
+    """Cards that are alike."""
+
+    count: int
+    num_bytes: int
+    """That may be used on each."""
+
+    def __str__(self) -> str:
+        return f"{self.count} card{'' if self.count == 1 else 's'} of {self.num_bytes / GB:.1f} GB"
+
+    @classmethod
+    def read(cls, text: str) -> Cards:
+        """`8x80`: 8 cards of 80 GB, of 10^9 bytes each. Raises UserError for another form."""
+        match = _FORM.fullmatch(text.strip().lower())
+        if match is None or not int(match[1]):
+            raise UserError(f"cards={text!r} is not how cards are given; write COUNTxGB, such as 1x24 or 8x80")
+        return cls(int(match[1]), int(float(match[2]) * GB))
+
+
+@dataclass(frozen=True, slots=True)
+class Fixed:
+    """What is not to be chosen. None: the plan chooses."""
+
+    ranks: int | None = None
+    engine: EngineName | None = None
+    replicas: int | None = None
+    tensor_parallel: int | None = None
+    has_checkpointing: bool | None = None
+    moments: MomentsName | None = None
+    row_tokens: int | None = None
+    kv_bytes: int | None = None
+    context_length: int | None = None
+    least_tokens: int = 2048
+    """Of a path that has to fit, whatever the context length is."""
+
+
+@dataclass(frozen=True, slots=True)
+class CardUse:
+    """What lies on each of `count` cards that do the same."""
+
+    what: str
+    count: int
+    parts: Mapping[str, int]
+    is_tight: bool
+    """It decides how large rows or pages are; on others something may be left."""
+
+    @property
+    def num_bytes(self) -> int:
+        return sum(self.parts.values())
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """A placement that fits."""
+
+    card_bytes: int
+    how: Training
+    engine: EngineName
+    replicas: int
+    tensor_parallel: int
+    row_tokens: int
+    """Of a micro-batch."""
+    longest_tokens: int
+    """Of a path that fits as a row of its own."""
+    num_pages: int
+    """Of each engine. 0: it counts them itself."""
+    kv_bytes: int
+    """Of each engine."""
+    kv_tokens: int
+    """Tokens that each engine holds."""
+    is_good: bool
+    """Rows and pages are as large as anybody needs."""
+    rows_are_most: bool
+    pages_are_most: bool
+    """More of them would not help."""
+    uses: tuple[CardUse, ...]
+
+    @property
+    def num_sampling(self) -> int:
+        """Cards that do nothing but sample."""
+        return self.replicas * self.tensor_parallel if self.engine in ("server", "vllm") else 0
+
+    @property
+    def num_cards(self) -> int:
+        return sum(each.count for each in self.uses)
+
+    @property
+    def rank(self) -> tuple[object, ...]:
+        """How good it is, to be compared with others' ranks."""
+        balance = min(self.longest_tokens / GOOD_ROW_TOKENS, self.kv_tokens / (GOOD_ROW_TOKENS * GOOD_SEQUENCES))
+        is_exact, has_whole_layers = self.how.moments == "fp32", not self.how.has_checkpointing
+        # where memory is short, what is scarcest counts before speed
+        scarcest = 1.0 if self.is_good else balance
+        return is_exact, self.is_good, scarcest, self.num_sampling, has_whole_layers, balance, -self.how.ranks
+
+
+def choose(job: Job, cards: Cards, fixed: Fixed) -> Plan | None:
+    """The best plan. None: nothing fits."""
+    kinds: tuple[MomentsName, ...] = ("fp32", "bf16") if fixed.moments is None else (fixed.moments,)
+    layers = (False, True) if fixed.has_checkpointing is None else (fixed.has_checkpointing,)
+    for moments in kinds:  # exact ones are better whatever else there is
+        plans = [
+            _planned(job, cards.num_bytes, fixed, placement, Training(placement.ranks, has_checkpointing, moments))
+            for placement in _placements(cards.count, fixed)
+            for has_checkpointing in layers
+        ]
+        best = max((plan for plan in plans if plan is not None), key=lambda plan: plan.rank, default=None)
+        if best is not None:
+            return best
+    return None
+
+
+def sampling_pages(job: Job, *, card_bytes: int, fixed: Fixed) -> int | None:
+    """Pages of an engine of ours that has a card for itself. None: the least does not fit."""
+    found = _engine_use(job, card_bytes, _Placement(0, "server", 1), _Bounds.of(job, fixed))
+    return None if found is None else found[0]
+
+
+@dataclass(frozen=True, slots=True)
+class _Placement:
+    ranks: int
+    engine: EngineName
+    replicas: int
+    tensor_parallel: int = 1
+
+
+def _placements(num_cards: int, fixed: Fixed) -> Iterator[_Placement]:
+    engines: tuple[EngineName, ...] = ("local", "server", "vllm") if fixed.engine is None else (fixed.engine,)
+    for ranks in RANKS if fixed.ranks is None else (fixed.ranks,):
+        if ranks > num_cards:
+            continue
+        for engine in engines:
+            if engine in ("local", "elsewhere"):
+                yield _Placement(ranks, engine, fixed.replicas or 1)
+                continue
+            given = (fixed.tensor_parallel,) if fixed.tensor_parallel is not None else TENSOR_PARALLEL
+            for size in given if engine == "vllm" else (1,):
+                if engine == "vllm" and size == 1 and fixed.engine is None:
+                    continue  # as our own server does
+                replicas = fixed.replicas or (num_cards - ranks) // size
+                if replicas and ranks + replicas * size <= num_cards:
+                    yield _Placement(ranks, engine, replicas, size)
+
+
+@dataclass(frozen=True, slots=True)
+class _Bounds:
+    """What rows and pages have to be, and what they need not exceed."""
+
+    least_row: int
+    most_row: int
+    least_pages: int
+    most_pages: int
+
+    @classmethod
+    def of(cls, job: Job, fixed: Fixed) -> _Bounds:
+        context = fixed.context_length or job.shape.context_length
+        path = fixed.context_length or min(context, fixed.least_tokens)
+        row = _whole_blocks(max(path, fixed.row_tokens or 0))
+        pages, most = -(-path // PAGE_TOKENS), job.max_running * -(-context // PAGE_TOKENS)
+        if fixed.kv_bytes is not None:
+            pages = most = min(most, max(1, fixed.kv_bytes // job.page_bytes))
+        return cls(row, max(row, _whole_blocks(max(context, ENOUGH_ROW_TOKENS))), pages, most)
+
+
+def _planned(job: Job, card_bytes: int, fixed: Fixed, place: _Placement, how: Training) -> Plan | None:
+    bounds, is_local = _Bounds.of(job, fixed), place.engine == "local"
+    parts = training_parts(job, how)
+    own = {**parts, **(sampling_parts(job, 0) if is_local else {})}
+    if is_local and how.ranks > 1:
+        own["weights that sample"] = job.all_weight_bytes
+    set_aside = reserved(card_bytes, ranks=how.ranks)
+    left = card_bytes - sum(set_aside.values()) - sum(own.values())
+    engines = place.replicas if is_local else 0
+    cost = RowCost.of(job, how)
+    split = _split(cost, job.page_bytes * engines, left, bounds)
+    if split is None:
+        return None
+    row, num_pages = split
+    uses = [CardUse("trains and samples" if is_local else "trains", 1, {}, is_tight=True)]
+    own |= sampling_parts(job, num_pages * engines) if is_local else {}
+    uses = [replace(uses[0], parts={**own, "a row, or a step": cost(row), **set_aside})]
+    if how.ranks > 1:
+        others = {**parts, "a row, or a step": cost(row), **set_aside}
+        uses.append(CardUse("trains", how.ranks - 1, others, is_tight=not is_local))
+    if place.engine == "elsewhere":
+        num_pages = bounds.most_pages
+    elif not is_local:
+        found = _engine_use(job, card_bytes, place, bounds)
+        if found is None:
+            return None
+        num_pages, use = found
+        uses.append(use)
+    context, kv_tokens = fixed.context_length or job.shape.context_length, num_pages * PAGE_TOKENS
+    good = min(context, GOOD_ROW_TOKENS)
+    pages_are_most = num_pages >= bounds.most_pages
+    return Plan(
+        card_bytes=card_bytes,
+        how=how,
+        engine=place.engine,
+        replicas=place.replicas,
+        tensor_parallel=place.tensor_parallel,
+        row_tokens=fixed.row_tokens or row,
+        longest_tokens=row,
+        num_pages=num_pages,
+        kv_bytes=num_pages * job.page_bytes,
+        kv_tokens=kv_tokens,
+        is_good=row >= good and (pages_are_most or kv_tokens >= good * GOOD_SEQUENCES),
+        rows_are_most=row >= bounds.most_row,
+        pages_are_most=pages_are_most,
+        uses=tuple(uses),
+    )
+
+
+def _split(cost: RowCost, page: int, left: int, bounds: _Bounds) -> tuple[int, int] | None:
+    """Tokens of a row, and pages of so many bytes, for what is left of a card. None: the least does not fit.
+
+    page: 0: there are none.
+    """
+    if left < 0 or cost(bounds.least_row) + bounds.least_pages * page > left:
+        return None
+    if not page:
+        return _longest_row(cost, left, bounds.least_row, bounds.most_row), 0
+    share = min(left - bounds.least_pages * page, int(left * ROW_SHARE))
+    row = _longest_row(cost, share, bounds.least_row, max(bounds.least_row, ENOUGH_ROW_TOKENS))
+    pages = min(bounds.most_pages, (left - cost(row)) // page)
+    return _longest_row(cost, left - pages * page, row, bounds.most_row), pages
+
+
+def _engine_use(job: Job, card_bytes: int, place: _Placement, bounds: _Bounds) -> tuple[int, CardUse] | None:
+    """Pages of one engine on cards of its own, and what lies on each of them. None: it does not fit."""
+    size, shape = place.tensor_parallel, job.shape
+    if shape.num_heads % size:
+        return None
+    weights = {"weights that sample": job.all_weight_bytes // size}
+    step = sampling_parts(job, 0)
+    set_aside = dict(reserved(card_bytes))
+    if place.engine == "vllm":
+        set_aside = {"what vLLM leaves": card_bytes - int(card_bytes * VLLM_SHARE)}
+    left = card_bytes - sum((*weights.values(), *step.values(), *set_aside.values()))
+    # heads that are fewer than cards lie on several of them
+    page = job.page_bytes // min(size, shape.num_kv_heads)
+    pages = min(bounds.most_pages, left // page)
+    if pages < bounds.least_pages:
+        return None
+    parts = {**weights, **step, "pages of keys and values": pages * page, **set_aside}
+    return pages, CardUse("samples", place.replicas * size, parts, is_tight=True)
+
+
+def _longest_row(cost: RowCost, most_bytes: int, least: int, most: int) -> int:
+    """The longest row of whole blocks that takes at most so much; never shorter than `least`."""
+    low, high = least // ROW_BLOCK, most // ROW_BLOCK
+    while low < high:
+        middle = (low + high + 1) // 2
+        if cost(middle * ROW_BLOCK) <= most_bytes:
+            low = middle
+        else:
+            high = middle - 1
+    return low * ROW_BLOCK
+
+
+def _whole_blocks(num_tokens: int) -> int:
+    return -(-num_tokens // ROW_BLOCK) * ROW_BLOCK

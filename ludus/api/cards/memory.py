@@ -1,0 +1,188 @@
+"""How many bytes each part of a run takes of a card: sums of what the code allocates.
+
+Knows: shapes, rows, pages, ranks.  Knows not: which of them fit together (`choose.py`), torch.
+Every sum is in docs/cards.md, term by term.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Literal
+
+from ludus.api.cards.shape import ModelShape
+
+MomentsName = Literal["fp32", "bf16"]
+GB = 10**9  # as cards are sold
+PAGE_TOKENS = 16  # of the engine's pages: tests hold them together
+ROW_BLOCK = 64  # tokens that rows are filled up to
+# What CUDA, cuBLAS and the compiled kernels hold on a card before anything is computed, and NCCL's buffers beside it.
+CONTEXT_BYTES = 1 << 30
+NCCL_BYTES = 1 << 30
+# Of a card: blocks of the allocator that are too small for what comes next.
+GAP_SHARE = 0.04
+# Logits of one chunk of the vocabulary head, and with their copies in fp32 so many times as much.
+LOGIT_BYTES = 256 << 20
+LOGIT_COPIES = 7
+# Rounding masters on a card: 2^24 numbers at a time, with their thresholds as integers of 64 and 32 bits.
+ROUNDING_BYTES = 40 << 24
+# AdamW with moments in bf16: as many numbers at a time, with both moments, their ratio and chance.
+HALF_STEP_BYTES = 40 << 24
+# `create_block_mask` looks at every pair of tokens of a row.
+MASK_BYTES = 4
+# What graphs of steps keep beside the largest of them; and rows that are sampled at a time, with their copies in fp32.
+GRAPH_BYTES = 256 << 20
+SAMPLED_ROWS, SAMPLED_BYTES = 256, 16
+
+
+@dataclass(frozen=True)
+class Job:
+    """What is trained and sampled, however it is placed."""
+
+    shape: ModelShape
+    weight_bytes: int
+    """Of one weight."""
+    lora: tuple[int, tuple[str, ...]] | None
+    """Rank and modules of the adapters. None: every weight is trained."""
+    has_critic: bool
+    """A second model is trained."""
+    has_reference: bool
+    """The weights of the beginning are kept."""
+    max_running: int
+    max_batch_tokens: int
+
+    @cached_property
+    def num_adapted(self) -> int:
+        """Weights of the adapters."""
+        rank, names = self.lora or (0, ())
+        sizes = (sum(self.shape.linears[name]) for name in names if name in self.shape.linears)
+        return self.shape.num_layers * rank * sum(sizes)
+
+    @property
+    def num_trained(self) -> int:
+        return self.shape.num_weights if self.lora is None else self.num_adapted
+
+    @property
+    def all_weight_bytes(self) -> int:
+        """Of the model and of its adapters, as they sample."""
+        return (self.shape.num_weights + self.num_adapted) * self.weight_bytes
+
+    @property
+    def kv_token_bytes(self) -> int:
+        """Keys and values of one token."""
+        shape = self.shape
+        return shape.num_layers * shape.num_kv_heads * 2 * shape.head_dim * self.weight_bytes
+
+    @property
+    def page_bytes(self) -> int:
+        """One page."""
+        return PAGE_TOKENS * self.kv_token_bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Training:
+    """How one rank trains."""
+
+    ranks: int = 1
+    has_checkpointing: bool = False
+    moments: MomentsName = "fp32"
+
+
+def training_parts(job: Job, how: Training) -> dict[str, int]:
+    """What lies on the card of one rank all the time, by part."""
+    n, shape, b = how.ranks, job.shape, job.weight_bytes  # b: bytes of one weight
+    trained = {
+        "weights": job.all_weight_bytes // n,
+        "masters, fp32": 4 * job.num_trained // n,
+        "gradients, fp32": 4 * job.num_trained // n,
+        f"moments, {how.moments}": (8 if how.moments == "fp32" else 4) * job.num_trained // n,
+    }
+    if job.has_reference:
+        trained["reference weights"] = job.num_trained * b // n
+    if job.has_critic:
+        trained["critic"] = sum(trained.values())
+    if n > 1:
+        outside = shape.outside_weights
+        # whole from the forward pass to the end of the backward pass, where their gradients come whole as well, in
+        # the weights' type and to be summed in fp32; the head's has a sum of its own before
+        gathered = outside * b + (outside * (b + 4) + 4 * shape.vocab_size * shape.width if job.lora is None else 0)
+        # two layers at a time, one of them with its gradients
+        gathered += shape.layer_weights * (2 * b + (b + 4 if job.lora is None else 0))
+        trained["gathered from other ranks"] = gathered
+    return trained
+
+
+def kept_bytes(job: Job) -> int:
+    """What one layer keeps of one token between forward and backward pass."""
+    shape = job.shape
+    # both norms' and all projections' inputs; queries and keys before and after they are turned, values, the output
+    # of attention with a sum of each head in fp32; gate and up
+    heads = 3 * (shape.num_heads + shape.num_kv_heads) * shape.head_dim
+    kept = job.weight_bytes * (4 * shape.width + heads + 2 * shape.inner) + 4 * shape.num_heads
+    return kept + job.weight_bytes * (len(job.lora[1]) * job.lora[0] if job.lora else 0)
+
+
+@dataclass(frozen=True, slots=True)
+class RowCost:
+    """What rows take beside what lies there all the time, as a function of their length."""
+
+    kept: int
+    """Of each token between forward and backward pass."""
+    passing: int
+    """Of each token for a while, in the backward pass of one layer."""
+    logits: int
+    """Of each token in the vocabulary head, of at most `chunk` tokens at a time."""
+    chunk: int
+    head_gradient: int
+    step: int
+    """Of the optimizer's step, or the publish, which come after all rows."""
+
+    @classmethod
+    def of(cls, job: Job, how: Training) -> RowCost:
+        shape, b = job.shape, job.weight_bytes
+        layer = kept_bytes(job)
+        return cls(
+            kept=shape.num_layers * (b * shape.width if how.has_checkpointing else layer),
+            # gradients of gate, up and their product, of what was normed and of what goes on
+            passing=b * (7 * shape.inner + 8 * shape.width) + (layer if how.has_checkpointing else 0),
+            logits=LOGIT_COPIES * b * shape.vocab_size,
+            chunk=max(1, LOGIT_BYTES // (b * shape.vocab_size)),
+            head_gradient=b * shape.vocab_size * shape.width if job.lora is None else 0,
+            step=step_bytes(job, how),
+        )
+
+    def __call__(self, num_tokens: int) -> int:
+        """The most that a row of so many tokens takes, the step's own included."""
+        tokens = -(-num_tokens // ROW_BLOCK) * ROW_BLOCK
+        head = min(tokens, self.chunk) * self.logits + self.head_gradient
+        computed = tokens * self.kept + max(tokens * self.passing, head) + MASK_BYTES * tokens * tokens
+        return max(computed, self.step)
+
+
+def step_bytes(job: Job, how: Training) -> int:
+    """What the optimizer's step and the publish take for a while, one weight at a time."""
+    shape = job.shape
+    if job.lora is not None:
+        rank, names = job.lora
+        largest = rank * max((max(shape.linears[name]) for name in names if name in shape.linears), default=0)
+    else:
+        largest = shape.width * max(shape.vocab_size, shape.inner)
+    largest = -(-largest // how.ranks)
+    rounding = ROUNDING_BYTES + 2 * job.weight_bytes * largest
+    return max(rounding, HALF_STEP_BYTES if how.moments == "bf16" else 0)
+
+
+def sampling_parts(job: Job, num_pages: int) -> dict[str, int]:
+    """What an engine of ours takes beside the weights, by part."""
+    shape, b = job.shape, job.weight_bytes
+    heads = (shape.num_heads + 2 * shape.num_kv_heads) * shape.head_dim
+    step = job.max_batch_tokens * b * (4 * shape.inner + 8 * shape.width + 4 * heads)
+    step += SAMPLED_ROWS * SAMPLED_BYTES * shape.vocab_size + GRAPH_BYTES
+    return {"pages of keys and values": num_pages * job.page_bytes, "steps of the engine": step}
+
+
+def reserved(card_bytes: int, *, ranks: int = 1) -> Mapping[str, int]:
+    """What is left free for others' allocations on a card."""
+    context = CONTEXT_BYTES + (NCCL_BYTES if ranks > 1 else 0)
+    return {"CUDA, libraries": context, "gaps of the allocator": int(card_bytes * GAP_SHARE)}

@@ -1,0 +1,58 @@
+"""Why nothing fits on the cards that there are, and the nearest that would.
+
+Knows: plans, what a user may let go of.  Knows not: configurations.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+from ludus.api.cards.choose import RANKS, Cards, Fixed, choose
+from ludus.api.cards.memory import GB, Job, Training, training_parts
+from ludus.models.settings import LoraSettings
+
+_NOT_YET = "Ludus has no 4-bit weights, no offload to the processor's memory and no tensor parallel training"
+_RANK = 16  # of the adapters that are named
+
+
+def refusal(job: Job, cards: Cards, fixed: Fixed) -> str:
+    """Why nothing fits, in figures, and what is the nearest that would."""
+    how = Training(fixed.ranks or 1, bool(fixed.has_checkpointing), fixed.moments or "fp32")
+    parts = training_parts(job, how)
+    shown = ", ".join(f"{name} {num_bytes / GB:.1f} GB" for name, num_bytes in parts.items())
+    total = sum(parts.values()) / GB
+    what = "all weights" if job.lora is None else "adapters"
+    size = f"{job.shape.name} of {job.shape.num_weights / GB:.2f} billion weights"
+    return (
+        f"{size} does not fit on {cards}, trained by {what} with trainer.ranks={how.ranks}: {total:.1f} GB lie on a "
+        f"card before the first row and the first page ({shown}). {_nearest(job, cards, fixed)}. {_NOT_YET}"
+    )
+
+
+def _nearest(job: Job, cards: Cards, fixed: Fixed) -> str:
+    for words, other_job, num_cards, other in _alternatives(job, cards, fixed):
+        plan = choose(other_job, Cards(num_cards, cards.num_bytes), other)
+        if plan is not None:
+            placed = f" (trainer.ranks={plan.how.ranks}, engine.kind={plan.engine}, engine.replicas={plan.replicas})"
+            return f"The nearest that fits: {words}{placed if plan.num_cards > 1 else ''}"
+    return "Nothing near fits: a smaller model, or larger cards"
+
+
+def _alternatives(job: Job, cards: Cards, fixed: Fixed) -> Iterator[tuple[str, Job, int, Fixed]]:
+    count, free = cards.count, replace(fixed, ranks=None, engine=None, replicas=None, tensor_parallel=None)
+    exact = replace(fixed, moments=None, has_checkpointing=None)
+    yield "trainer.optimizer.moments and trainer.activation_checkpointing left to the plan", job, count, exact
+    small = replace(exact, row_tokens=None, kv_bytes=None, context_length=None)
+    yield "trainer.row_tokens, engine.kv_bytes and model.context_length left to the plan", job, count, small
+    smallest = replace(free, moments=None, has_checkpointing=None, row_tokens=None, kv_bytes=None, context_length=None)
+    if count > 1:
+        yield f"the {count} cards shared out as `ludus plan` does", job, count, smallest
+    if job.lora is None:
+        adapted = replace(job, lora=(_RANK, LoraSettings().target_modules))
+        yield f"adapters, model.lora.rank={_RANK}", adapted, count, small
+        if count > 1:
+            yield f"adapters, model.lora.rank={_RANK}, and the cards shared out", adapted, count, smallest
+    for more in RANKS:
+        if more > count:
+            yield f"{more} such cards", job, more, smallest

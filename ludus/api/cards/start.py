@@ -1,0 +1,253 @@
+"""A configuration's plan on cards: made before a start, shown by `ludus plan`, and filled in where nothing was given.
+
+Knows: which keys say what is planned, how cards are counted.  Knows not: arithmetic of memory (`memory.py`).
+Invariants: on a processor nothing changes; what a user has given stays; a run that cannot fit is refused before its
+model is loaded, with the nearest setting that does.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, TypeVar, cast
+
+from ludus.algorithms.resolve import algorithm_of
+from ludus.api.cards.choose import Cards, EngineName, Fixed, Plan, choose, sampling_pages
+from ludus.api.cards.memory import GB, Job
+from ludus.api.cards.refuse import refusal
+from ludus.api.cards.shape import ModelShape
+from ludus.config import Config
+from ludus.engines.settings import BatchSettings, ServerSettings
+from ludus.engines.vllm.settings import VllmSettings
+from ludus.errors import ConfigError, UserError
+from ludus.models.resolve import adapter_base, resolve_model
+from ludus.models.settings import LoraSettings
+from ludus.processes.cards import Card, find_cards
+
+_log = logging.getLogger(__name__)
+ConfigT = TypeVar("ConfigT", bound=Config)
+
+_WEIGHT_BYTES = {"auto": 2, "bfloat16": 2, "float16": 2, "float32": 4}  # auto is bf16 on a card
+_ENGINES = ("local", "server", "vllm")
+# Of a prompt: a path that is to fit holds this and the longest answer.
+_LEAST_PROMPT = 1024
+
+
+def planned(config: ConfigT, *, trains: bool = True) -> ConfigT:
+    """The configuration as it starts here: on a card with rows, pages and what else was not given as planned.
+
+    trains: False: the model only samples.
+    Raises ConfigError, naming the nearest setting that fits, if it cannot fit.
+    """
+    here = _cards_here(config)
+    if here is None:
+        return config
+    try:
+        job = job_of(config)
+    except UserError as error:
+        _log.warning("no plan is made, and rows and pages stay as they are given: %s", error)
+        return config
+    return _with_plan(config, job, here) if trains else _with_pages(config, job, here)
+
+
+def plan_for(config: Config, cards: Cards) -> tuple[Plan, dict[str, Any]]:
+    """The plan of a run on these cards, with a placement where none is given; and the keys that are it.
+
+    Raises ConfigError if nothing fits, naming the nearest that does.
+    """
+    job, fixed = job_of(config), _given_of(config)
+    plan = choose(job, cards, fixed)
+    if plan is None:
+        raise ConfigError(refusal(job, cards, fixed))
+    return plan, {**_memory_keys(plan, job, config), **_placement_keys(plan, config)}
+
+
+def counted_cards() -> Cards:
+    """The cards of this machine, each taken for the smallest. Raises UserError if there is none, or none tells."""
+    return _alike(find_cards())
+
+
+def job_of(config: Config) -> Job:
+    """What the configuration trains and samples. Raises UserError for a model that no plan knows."""
+    lora, shape = config.model.lora, ModelShape.read(_base_folder(config.model.path))
+    if lora is None and adapter_base(resolve_model(config.model.path)) is not None:
+        lora = LoraSettings()  # an adapter of about that size is trained further
+    needs, engine = algorithm_of(config.algorithm).needs, config.engine
+    batch = engine if isinstance(engine, BatchSettings) else BatchSettings()
+    return Job(
+        shape=shape,
+        weight_bytes=_WEIGHT_BYTES[config.model.dtype],
+        lora=None if lora is None else (lora.rank, lora.target_modules),
+        has_critic=config.has_critic and config.critic.model == "separate",
+        has_reference=needs.reference or "reference_logprobs" in needs.measured,
+        max_running=batch.max_running,
+        max_batch_tokens=batch.max_batch_tokens,
+    )
+
+
+def with_settings(config: ConfigT, keys: Mapping[str, Any]) -> ConfigT:
+    """The configuration with these keys, written with dots, set."""
+    for key, value in keys.items():
+        config = cast(ConfigT, _with(config, key.split("."), value))
+    return config
+
+
+def _with(settings: Any, path: Sequence[str], value: Any) -> Any:
+    name, *below = path
+    inner = _with(getattr(settings, name), below, value) if below else value
+    return settings.model_copy(update={name: inner})
+
+
+def _with_plan(config: ConfigT, job: Job, here: Cards) -> ConfigT:
+    fixed = _as_started(config)
+    num_engines = config.engine.num_started * _cards_of_engine(config) if fixed.engine != "local" else 0
+    is_counted = config.scheduler.type == "local"
+    cards = here if is_counted else replace(here, count=config.trainer.ranks + num_engines)
+    plan = choose(job, cards, fixed)
+    if plan is None:
+        refused = refusal(job, cards, fixed)
+        if not (_is_given(config, "trainer.row_tokens") and _is_given(config, "engine.kv_bytes")):
+            raise ConfigError(f"{refused}. With trainer.row_tokens and engine.kv_bytes given, nothing is planned")
+        _log.warning("trainer.row_tokens and engine.kv_bytes are given, so this starts all the same: %s", refused)
+        return config
+    if is_counted and here.count > plan.num_cards:
+        _log.warning("%d of %d cards are used; `ludus plan` tells what uses them all", plan.num_cards, here.count)
+    keys = _memory_keys(plan, job, config)
+    _log.info("plan.made cards=%s keys=%s", cards, keys)
+    return with_settings(config, keys)
+
+
+def _with_pages(config: ConfigT, job: Job, here: Cards) -> ConfigT:
+    if config.engine.kind != "local" or _is_given(config, "engine.kv_bytes"):
+        return config
+    pages = sampling_pages(job, card_bytes=here.num_bytes, fixed=_as_started(config))
+    if pages is None:
+        raise ConfigError(
+            f"{job.shape.name} does not fit on a card of {here.num_bytes / GB:.1f} GB: its weights take "
+            f"{job.all_weight_bytes / GB:.1f} GB, and pages for one path come on top; choose a smaller model"
+        )
+    return with_settings(config, {"engine.kv_bytes": max(1, pages // config.engine.replicas) * job.page_bytes})
+
+
+def _memory_keys(plan: Plan, job: Job, config: Config) -> dict[str, Any]:
+    """The keys of memory that are the plan, those that were given left out."""
+    keys: dict[str, Any] = {
+        "trainer.row_tokens": plan.row_tokens,
+        "trainer.activation_checkpointing": plan.how.has_checkpointing,
+        "trainer.optimizer.moments": plan.how.moments,
+    }
+    if plan.engine in ("local", "server"):  # the others count their pages themselves
+        keys["engine.kv_bytes"] = plan.kv_bytes
+    if plan.longest_tokens < job.shape.context_length:
+        keys["model.context_length"] = plan.longest_tokens
+    return {key: value for key, value in keys.items() if not _is_given(config, key)}
+
+
+def _placement_keys(plan: Plan, config: Config) -> dict[str, Any]:
+    """The keys of processes that are the plan, those that were given left out."""
+    keys: dict[str, Any] = {}
+    if plan.how.ranks > 1:
+        keys |= {"trainer.ranks": plan.how.ranks, "scheduler.trainer.gpus": 1}
+    if plan.num_sampling:
+        keys |= {"engine.kind": plan.engine, "engine.replicas": plan.replicas}
+        keys["scheduler.engine.gpus"] = plan.tensor_parallel
+    if plan.engine == "vllm":
+        keys["engine.tensor_parallel_size"] = plan.tensor_parallel
+    return {key: value for key, value in keys.items() if not _is_given(config, key) or _value(config, key) != value}
+
+
+def _cards_here(config: Config) -> Cards | None:
+    """What of this machine's cards the run may use. None: it runs on the processor."""
+    found = () if config.model.device == "cpu" else find_cards()
+    if not found:
+        return None
+    try:
+        import torch
+
+        from ludus.models.device import choose_device
+    except ModuleNotFoundError:  # which is said where the model is loaded
+        return None
+    device = choose_device(config.model.device)
+    if device.type != "cuda":
+        return None
+    own = found[device.index or 0]
+    free = torch.cuda.mem_get_info(device)[0] if own.free_bytes is None else own.free_bytes
+    # what torch keeps of what this process gave back is not others'
+    kept = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
+    mine = replace(own, free_bytes=free + kept)
+    is_alone = config.trainer.ranks == 1 and not config.engine.num_started
+    others = [each for number, each in enumerate(found) if number != (device.index or 0)]
+    return replace(_alike([mine] if is_alone else [mine, *others]), count=len(found))
+
+
+def _alike(cards: Sequence[Card]) -> Cards:
+    sizes = [each.free_bytes or each.num_bytes for each in cards]
+    known = [size for size in sizes if size is not None]
+    if not known:
+        what = "does not tell its memory" if cards else "is not there"
+        raise UserError(f"a card to plan for {what}; name cards, such as --cards 1x24 or --cards 8x80")
+    return Cards(len(cards), min(known))
+
+
+def _as_started(config: Config) -> Fixed:
+    """What a start does not choose: what was given, and where processes are placed."""
+    trainer, engine = config.trainer, config.engine
+    is_counted = engine.kind in _ENGINES and not (isinstance(engine, ServerSettings) and engine.urls)
+    batch = engine if isinstance(engine, BatchSettings) else BatchSettings()
+    given = {
+        "has_checkpointing": ("trainer.activation_checkpointing", trainer.activation_checkpointing),
+        "moments": ("trainer.optimizer.moments", trainer.optimizer.moments),
+        "row_tokens": ("trainer.row_tokens", trainer.row_tokens),
+        "kv_bytes": ("engine.kv_bytes", batch.kv_bytes),
+    }
+    return Fixed(
+        ranks=trainer.ranks,
+        engine=cast(EngineName, engine.kind) if is_counted else "elsewhere",
+        replicas=engine.replicas,
+        tensor_parallel=engine.tensor_parallel_size if isinstance(engine, VllmSettings) else 1,
+        context_length=config.model.context_length,
+        least_tokens=max(Fixed().least_tokens, _LEAST_PROMPT + (config.gconfig.max_new_tokens or 0)),
+        **cast(Any, {name: value for name, (key, value) in given.items() if _is_given(config, key)}),
+    )
+
+
+def _given_of(config: Config) -> Fixed:
+    """What a plan does not choose that may place processes too."""
+    fixed = _as_started(config)
+    is_open = fixed.engine == "local" and not _is_given(config, "engine.replicas")
+    return replace(
+        fixed,
+        ranks=fixed.ranks if _is_given(config, "trainer.ranks") else None,
+        engine=None if is_open and not _is_given(config, "trainer.ranks") else fixed.engine,
+        replicas=fixed.replicas if _is_given(config, "engine.replicas") else None,
+        tensor_parallel=fixed.tensor_parallel if _is_given(config, "engine.tensor_parallel_size") else None,
+    )
+
+
+def _cards_of_engine(config: Config) -> int:
+    engine = config.engine
+    return engine.tensor_parallel_size * engine.data_parallel_size if isinstance(engine, VllmSettings) else 1
+
+
+def _base_folder(path: str) -> Path:
+    folder = resolve_model(path)
+    base = adapter_base(folder)
+    return folder if base is None else resolve_model(base)
+
+
+def _value(config: Config, key: str) -> Any:
+    settings: Any = config
+    for name in key.split("."):
+        settings = getattr(settings, name)
+    return settings
+
+
+def _is_given(config: Config, key: str) -> bool:
+    settings: Any = config
+    for name in key.split("."):
+        if name not in settings.model_fields_set:
+            return False
+        settings = getattr(settings, name)
+    return True

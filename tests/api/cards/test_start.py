@@ -1,0 +1,161 @@
+"""What a start fills in from the plan, on a card that is a stand-in: its size and what is free of it."""
+
+import json
+from types import SimpleNamespace
+
+import pytest
+import torch
+
+from ludus.api.cards import start
+from ludus.api.cards.choose import Cards
+from ludus.api.cards.start import counted_cards, plan_for, planned
+from ludus.config import load_config
+from ludus.errors import ConfigError, UserError
+from ludus.processes.cards import Card
+from tests.api.cards.shapes import CONFIGS
+
+GB = 10**9
+PLANNED = ("trainer.row_tokens", "trainer.activation_checkpointing", "trainer.optimizer.moments", "engine.kv_bytes")
+
+
+@pytest.fixture
+def model(tmp_path):
+    """A folder of the named size without weights, which a plan does not need."""
+
+    def make(name, **changes):
+        folder = tmp_path / name
+        folder.mkdir(exist_ok=True)
+        (folder / "config.json").write_text(json.dumps({**CONFIGS[name], **changes}))
+        (folder / "tokenizer.json").write_text("{}")
+        return f"model.path={folder}"
+
+    return make
+
+
+@pytest.fixture
+def machine(monkeypatch):
+    """A machine with cards of these sizes in GB, of which so much is free."""
+
+    def make(*sizes, free=None, kept=0):
+        cards = tuple(Card(str(n), size * GB, (size if free is None else free[n]) * GB) for n, size in enumerate(sizes))
+        monkeypatch.setattr(start, "find_cards", lambda: cards)
+        cuda = SimpleNamespace(
+            is_available=lambda: bool(sizes),
+            device_count=lambda: len(sizes),
+            current_device=lambda: 0,
+            memory_reserved=lambda _: kept * GB,
+            memory_allocated=lambda _: 0,
+        )
+        monkeypatch.setattr(torch, "cuda", cuda)
+
+    return make
+
+
+def values(config):
+    return {key: start._value(config, key) for key in (*PLANNED, "model.context_length")}
+
+
+def test_a_processor_has_no_plan(model, machine):
+    """Every default stays: without a card, and where the processor was asked for beside one."""
+    config = load_config(None, [model("4b")])
+    machine()
+    assert planned(config) is config
+    machine(80)
+    asked = load_config(None, [model("4b"), "model.device=cpu"])
+    assert planned(asked) is asked
+
+
+def test_a_card_is_filled(model, machine):
+    """What was not given comes from the plan, which a second look leaves as it is."""
+    machine(80)
+    config = planned(load_config(None, [model("4b")]))
+    found = values(config)
+    assert found["trainer.optimizer.moments"] == "bf16"
+    assert found["trainer.activation_checkpointing"] is True
+    assert found["engine.kv_bytes"] > 5 * GB
+    assert found["trainer.row_tokens"] == found["model.context_length"] > 8192
+    assert planned(config) == config
+
+
+def test_what_was_given_stays(model, machine):
+    """Also where it is the default, and the rest is planned around it."""
+    machine(80)
+    given = ["trainer.row_tokens=1024", "engine.kv_bytes=536870912", "trainer.activation_checkpointing=false"]
+    found = values(planned(load_config(None, [model("0.6b"), *given])))
+    assert [found[key] for key in PLANNED] == [1024, False, "fp32", 536870912]
+    assert found["model.context_length"] is None  # paths of all of its context fit
+
+
+def test_what_others_hold_is_not_planned_with(model, machine):
+    """The free memory of the run's own card counts, with what torch keeps of what this process gave back."""
+    machine(80, 80, free=[40, 80])
+    half = values(planned(load_config(None, [model("0.6b")])))["engine.kv_bytes"]
+    machine(80, 80, free=[40, 80], kept=30)
+    more = values(planned(load_config(None, [model("0.6b")])))["engine.kv_bytes"]
+    machine(80, 80, free=[40, 80])
+    other = values(planned(load_config(None, [model("0.6b"), "model.device=cuda:1"])))["engine.kv_bytes"]
+    assert half < more < other
+
+
+def test_a_run_that_cannot_fit_is_refused_before_it_loads(model, machine, caplog):
+    """With the nearest that does; whoever gives rows and pages starts all the same, and is told."""
+    machine(80)
+    with pytest.raises(
+        ConfigError, match=r"8\.19 billion weights does not fit on 1 card of 80\.0 GB.*model\.lora\.rank=16"
+    ):
+        planned(load_config(None, [model("8b")]))
+    given = load_config(None, [model("8b"), "trainer.row_tokens=512", "engine.kv_bytes=1000000000"])
+    assert planned(given) is given
+    assert "this starts all the same" in caplog.text
+
+
+def test_idle_cards_are_told(model, machine, caplog):
+    """A start places no processes by itself."""
+    machine(80, 80, 80, 80)
+    config = planned(load_config(None, [model("0.6b")]))
+    assert "1 of 4 cards are used; `ludus plan` tells what uses them all" in caplog.text
+    assert (config.engine.kind, config.trainer.ranks) == ("local", 1)
+
+
+def test_a_model_that_no_plan_knows_starts_as_before(model, machine, caplog):
+    """And says so."""
+    machine(80)
+    config = load_config(None, [model("0.6b", num_experts=8)])
+    assert planned(config) is config
+    assert "mixture of experts" in caplog.text
+
+
+def test_who_only_samples_has_all_for_pages(model, machine):
+    """Nothing is set aside for training; a model that is larger than the card is refused."""
+    machine(24)
+    config = load_config(None, [model("8b")])
+    found = planned(config, trains=False)
+    assert 3 * GB < found.engine.kv_bytes < 6 * GB
+    assert found.trainer == config.trainer
+    with pytest.raises(ConfigError, match=r"does not fit on a card of 24\.0 GB"):
+        planned(load_config(None, [model("14b")]), trains=False)
+
+
+def test_a_plan_places_processes_where_nothing_is_given(model):
+    """Keys that place roles, for all cards; a run that names its engine or ranks keeps them."""
+    _, keys = plan_for(load_config(None, [model("8b")]), Cards.read("8x80"))
+    assert keys["trainer.ranks"] == 3
+    assert (keys["engine.kind"], keys["engine.replicas"]) == ("server", 5)
+    assert keys["scheduler.trainer.gpus"] == keys["scheduler.engine.gpus"] == 1
+    config = load_config(None, [model("8b"), *(f"{key}={json.dumps(value)}" for key, value in keys.items())])
+    again, left = plan_for(config, Cards.read("8x80"))
+    assert left == {}
+    assert (again.how.ranks, again.engine, again.replicas) == (3, "server", 5)
+    vllm, keys = plan_for(load_config(None, [model("8b"), "engine.kind=vllm", "trainer.ranks=4"]), Cards.read("8x80"))
+    assert (vllm.how.ranks, vllm.engine) == (4, "vllm")
+    assert "engine.kv_bytes" not in keys
+
+
+def test_cards_are_counted_or_given(monkeypatch):
+    """The smallest of them counts; a machine without any, or one that tells nothing, asks for them."""
+    monkeypatch.setattr(start, "find_cards", lambda: (Card("0", 80 * GB, 79 * GB), Card("1", 80 * GB, 70 * GB)))
+    assert counted_cards() == Cards(2, 70 * GB)
+    for cards in ((), (Card("0", None),)):
+        monkeypatch.setattr(start, "find_cards", lambda cards=cards: cards)
+        with pytest.raises(UserError, match="--cards 1x24"):
+            counted_cards()
