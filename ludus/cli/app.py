@@ -103,6 +103,8 @@ def run(arguments: list[str]) -> int:
         build_app()(args=arguments, prog_name="ludus")
     except SystemExit as leaving:
         code = leaving.code if isinstance(leaving.code, int) else int(leaving.code is not None)
+        if isinstance(leaving.code, str):  # what a script of others says last
+            sys.stderr.write(f"{leaving.code}\n")
         return _interrupted() if code == EXIT_INTERRUPTED else code
     except LudusError as error:
         _explain(error)

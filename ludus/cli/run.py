@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
+import importlib
+import os
 import re
 import runpy
+import shlex
+import subprocess
 import sys
+import tempfile
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated
 
+import typer
 from typer import Argument, Option
 
 from ludus.cli.console import say
@@ -21,8 +28,32 @@ from ludus.errors import UserError
 _IMPORT = r"^\s*(?:import|from)\s+{}\b"
 
 
+SHELL = (".sh", ".bash")
+# What a script of the shell finds as python: modules and scripts run as `ludus run` runs them.
+_PYTHON = """#!/bin/sh
+case "$1" in
+  -m) shift; exec {ludus} {as_} -m "$@" ;;
+  *.py) exec {ludus} {as_} "$@" ;;
+  *) exec {python} "$@" ;;
+esac
+"""
+
+
+def _run_shell(script: Path, arguments: Sequence[str], families: Sequence[str]) -> int:
+    """Its exit code."""
+    python = shlex.quote(sys.executable)
+    as_ = " ".join(f"--as {family}" for family in families)
+    with tempfile.TemporaryDirectory(prefix="ludus-run-") as folder:
+        for name in ("python", "python3"):
+            path = Path(folder) / name
+            path.write_text(_PYTHON.format(ludus=f"{python} -m ludus run", as_=as_, python=python))
+            path.chmod(0o700)
+        found = {**os.environ, "PATH": os.pathsep.join([folder, os.environ.get("PATH", "")])}
+        return subprocess.run(["bash", str(script), *arguments], env=found, check=False).returncode
+
+
 def run(
-    script: Annotated[str, Argument(help="The script or notebook, or with -m a module such as verl.trainer.main_ppo.")],
+    script: Annotated[str, Argument(help="The script or notebook, or with -m a module: verl.trainer.main_ppo.")],
     arguments: Annotated[list[str] | None, Argument(help="Its own, as they are.")] = None,
     as_: Annotated[
         list[str] | None, Option("--as", metavar="FAMILY", help="Ludus's, where the original is installed too.")
@@ -39,7 +70,8 @@ def run(
         list[str] | None, Option("-p", metavar="NAME=VALUE", help="Another value for a constant at its top level.")
     ] = None,
 ) -> None:
-    """Run a script or a notebook whose imports are AReaL's, verl's or ART's.
+    """Run a script or a notebook whose imports are AReaL's, verl's or ART's,
+    or a script of the shell that calls one.
 
     `areal`, `verl`, `art` and `realhf` are Ludus's in it, unless they are
     installed here; --as art says that Ludus's are meant all the same.
@@ -49,18 +81,26 @@ def run(
         if family not in FAMILIES:
             raise UserError(f"--as {family}: there is no such family; there are {', '.join(FAMILIES)}")
     put_on_path(as_ or ())
+    for family in as_ or ():  # now: an original may lie beside the script, whose folder comes first
+        importlib.import_module(family)
     put(model or (), set_ or ())
     constants = dict(map(parse_constant, constant or ()))
     sys.argv = [script, *(arguments or ())]
     if is_module:
         if constants:
             raise UserError(f"-p {', '.join(constants)}: a module that is run by its name keeps its constants")
-        sys.path.insert(0, str(Path.cwd()))
+        sys.path.insert(len(as_ or ()), str(Path.cwd()))
         runpy.run_module(script, run_name="__main__", alter_sys=True)
         return
     path = Path(script)
     if not path.is_file():
         raise UserError(f"there is no script {script!r} in {Path.cwd()}; with -m it is the name of a module")
+    if path.suffix in SHELL:
+        if constants:
+            raise UserError(f"-p {', '.join(constants)}: a script of the shell keeps its constants; set its variables")
+        for family in (each for each in FAMILIES if each not in (as_ or ()) and Path(each, "__init__.py").exists()):
+            say(f"{family!r} lies in this folder and is what Python finds; Ludus's instead: ludus run --as {family}")
+        raise typer.Exit(_run_shell(path, arguments or (), as_ or ()))
     source = path.read_text(encoding="utf-8", errors="replace")
     for family in installed():
         if re.search(_IMPORT.format(family), source, re.MULTILINE):

@@ -17,6 +17,7 @@ from ludus.api import experiment
 from ludus.compat import overrides
 from ludus.compat.verl.keys import renamed
 from ludus.compat.verl.settings import MultiTurnSettings, RewardSettings
+from ludus.errors import ConfigError
 from ludus.rollout import settings as rollout
 from ludus.settings import OneOf, Settings, with_overrides
 
@@ -69,6 +70,21 @@ class Config(core.Config):
     rollout: RolloutSettings = RolloutSettings()
     reward: RewardSettings = RewardSettings()
 
+    @pydantic.model_validator(mode="before")
+    @classmethod
+    def _with_parser(cls, given: Any) -> Any:
+        """The format of tool calls that verl's key names is the model's parser."""
+        wanted, model = _value_at(given, "rollout", "multi_turn", "format"), _value_at(given, "model") or {}
+        if wanted in (None, "auto") or not isinstance(model, Mapping):
+            return given
+        parser = str(wanted).replace("-", "_")
+        if model.get("tool_parser", parser) != parser:
+            raise ConfigError(
+                f"rollout.multi_turn.format={wanted!r} and model.tool_parser={model['tool_parser']!r} say different "
+                "things; leave one of them out"
+            )
+        return {**given, "model": {**model, "tool_parser": parser}}
+
     @pydantic.field_validator("rollout", mode="before")
     @classmethod
     def _with_guests(cls, given: Any) -> Any:
@@ -82,7 +98,10 @@ class Config(core.Config):
     @classmethod
     def of(cls, values: Mapping[str, Any]) -> Self:
         """Above all values stands what `ludus run` was told."""
-        told = with_overrides(values, overrides.settings())
+        settings = overrides.settings()
+        told = with_overrides(values, settings)
+        if any(each.startswith("total_train_steps=") for each in settings):
+            told.pop("total_train_epochs", None)  # who is told an end by steps does not end by epochs
         model = told.get("model")
         if isinstance(model, Mapping) and isinstance(path := model.get("path"), str):
             told["model"] = {**model, "path": overrides.model(path)}
@@ -113,6 +132,13 @@ def load_config(
     act.
     """
     return experiment.load_config(path, overrides, config_class=config_class, base=Config)
+
+
+def _value_at(given: Any, *path: str) -> Any:
+    """Of nested mappings and settings. None: there is none."""
+    for name in path:
+        given = given.get(name) if isinstance(given, Mapping) else vars(given).get(name) if given is not None else None
+    return given
 
 
 def _lifted(given: Any, cls: type[Settings]) -> Any:

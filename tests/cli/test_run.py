@@ -86,3 +86,21 @@ def test_a_notebook_gets_the_names_from_the_extension() -> None:
     code = "import ludus.compat; ludus.compat.load_ipython_extension(None); import areal; print(areal.__name__)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "ludus.compat.areal"
+
+
+def test_a_script_of_the_shell_runs_as_it_is(tmp_path: Path) -> None:
+    """What it calls python runs modules and scripts of ours, also in a checkout of the original."""
+    (tmp_path / "verl" / "trainer").mkdir(parents=True)
+    for package in ("verl", "verl/trainer"):
+        (tmp_path / package / "__init__.py").write_text("raise SystemExit('the original')\n")
+    (tmp_path / "near.py").write_text("import near_too, sys, verl\nprint(verl.__name__, sys.argv[1:])\n")
+    (tmp_path / "near_too.py").write_text("")
+    (tmp_path / "run.sh").write_text(
+        "set -e\npython3 near.py 'a b' \"$@\"\npython -c 'print(1 + 1)'\n"
+        "python3 -m verl.trainer.main_ppo --config-name=ppo_trainer data.truncation=left || exit 3\n"
+    )
+    done = ludus_run(tmp_path, "--as", "verl", "run.sh", "x=1")
+    assert done.stdout.split("\n")[:2] == ["ludus.compat.verl ['a b', 'x=1']", "2"], done.stderr
+    assert done.returncode == 3 and "data.truncation='left' is not possible" in done.stderr
+    told = ludus_run(tmp_path, "run.sh")
+    assert "'verl' lies in this folder" in told.stdout and "ludus run --as verl" in told.stdout

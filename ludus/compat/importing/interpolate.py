@@ -25,9 +25,14 @@ def read_yaml(path: Path, overrides: Sequence[str] = ()) -> dict[str, Any]:
     Raises UserError if the file cannot be read, ConfigError if it holds no mapping or a circle of references.
     """
     data = with_overrides(settings.read_yaml(path), [override.strip().lstrip("+") for override in overrides])
-    resolved = _resolved(data, data, ())
-    assert isinstance(resolved, dict), "a mapping stays one"
-    return resolved
+    return resolved(data)
+
+
+def resolved(data: Mapping[str, Any]) -> dict[str, Any]:
+    """The mapping with its references resolved. Raises ConfigError for a circle of them."""
+    whole = _resolved(dict(data), data, ())
+    assert isinstance(whole, dict), "a mapping stays one"
+    return whole
 
 
 def leaves(data: Mapping[str, Any]) -> dict[str, Any]:

@@ -10,9 +10,11 @@ import sys
 from collections.abc import Sequence
 from importlib.abc import Loader, MetaPathFinder
 from importlib.machinery import ModuleSpec
-from types import ModuleType
+from types import CodeType, ModuleType
 
 from ludus.compat.names import HERE
+
+MAIN = "__main__"
 
 
 class StandIns(MetaPathFinder, Loader):
@@ -29,7 +31,15 @@ class StandIns(MetaPathFinder, Loader):
     ) -> ModuleSpec | None:
         """None: not below a family that stands in."""
         family, _, below = fullname.partition(".")
-        return ModuleSpec(fullname, self, is_package=True) if below and family in self._families else None
+        if not below or family not in self._families:
+            return None
+        # All are packages, so what `python -m` runs is the `__main__` of one.
+        return ModuleSpec(fullname, self, is_package=below.rpartition(".")[2] != MAIN)
+
+    def get_code(self, fullname: str) -> CodeType:
+        """What `python -m` runs: the function `main` of the module."""
+        module = fullname.removesuffix(f".{MAIN}")
+        return compile(f"from {HERE}.{module} import main\nmain()\n", f"<{module}>", "exec")
 
     def create_module(self, spec: ModuleSpec) -> ModuleType:
         """Raises ModuleNotFoundError for what the original has and we have not: what there is, and where it is told."""

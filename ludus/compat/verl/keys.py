@@ -15,6 +15,7 @@ from typing import Any
 from ludus.compat import keys
 from ludus.compat.keys import Given, Meaning, Table, fixed, to
 from ludus.errors import ConfigError
+from ludus.settings import leaves, with_value
 
 
 def _files(dataset: str, value: Any, _given: Given) -> Meaning:
@@ -44,7 +45,11 @@ _ACTOR = "actor_rollout_ref.actor."
 _IS = "algorithm.rollout_correction.rollout_is"
 _AGGREGATION = _ACTOR + "loss_agg_mode"
 _WITHIN_GROUP = ("grpo", "grpo_vectorized")
-_OVERLONG = ("reward_model.overlong_buffer", "reward.reward_kwargs.overlong_buffer_cfg")
+_OVERLONG = (
+    "reward_model.overlong_buffer",
+    "reward.reward_kwargs.overlong_buffer_cfg",
+    "reward_model.reward_kwargs.overlong_buffer_cfg",
+)
 _TEACHER = "distillation."
 _DISTILLED = _TEACHER + "distillation_loss."
 _WEIGHT = _DISTILLED + "distillation_loss_coef"
@@ -100,7 +105,8 @@ def _overlong(value: Any, given: Given) -> Meaning:
     """Of a response whose longest is that of the data, unless it is said."""
     if not any(given.get(f"{at}.enable") for at in _OVERLONG):
         return Meaning("not needed", "overlong answers lose nothing")
-    length = given.get("reward.reward_kwargs.max_resp_len", given.get("data.max_response_length"))
+    said = (given.get(f"{at}.reward_kwargs.max_resp_len") for at in ("reward", "reward_model"))
+    length = next((each for each in said if each is not None), given.get("data.max_response_length"))
     longest = {} if length is None else {"algorithm.overlong.max_tokens": length}
     return Meaning("taken", ours={"algorithm.overlong.tokens": value, **longest})
 
@@ -110,6 +116,21 @@ def _minibatches(value: Any, given: Given) -> Meaning:
     if not value or not size or size % value:
         return Meaning("left out", f"data.train_batch_size must be given, and a multiple of {value}, got {size}")
     return Meaning("taken", ours={"algorithm.minibatches": size // value})
+
+
+def _epochs(value: Any, given: Given) -> Meaning:
+    if given.get("trainer.total_training_steps") is not None:
+        return Meaning("not needed", "trainer.total_training_steps says when it ends")
+    return to("total_train_epochs")(value, given)
+
+
+def _resumed(value: Any, _given: Given) -> Meaning:
+    """A run goes on in its own folder."""
+    if value in (None, False, "auto", "disable"):
+        return Meaning("not needed", "`ludus train --resume` and verl.trainer.main_ppo go on in the run's own folder")
+    return Meaning(
+        "left out", "a run goes on in its own folder; begin with other weights by actor_rollout_ref.model.path"
+    )
 
 
 def _distillation(_value: Any, given: Given) -> Meaning:
@@ -165,6 +186,7 @@ def _correction(value: Any, given: Given) -> Meaning:
 KEYS: Table = {
     **_TABLE,
     _AGGREGATION: _aggregated,
+    "trainer.total_epochs": _epochs,
     "data.train_files": partial(_files, "train_dataset"),
     "data.val_files": partial(_files, "valid_dataset"),
     _ROLLOUT + "top_k": to("gconfig.top_k", convert=_top_k),
@@ -188,12 +210,16 @@ KEYS: Table = {
         _distillation,
     ),
     _DISTILLED + "loss_max_clamp": _clamped,
+    **dict.fromkeys(("trainer.resume_mode", "trainer.resume_from_path"), _resumed),
     **dict.fromkeys(
         (_IN_REWARD, _PENALTY, *(_CONTROLLER + name for name in ("type", "kl_coef", "target_kl", "horizon"))),
         _reward_kl,
     ),
 }
-_ROOTS = ("actor_rollout_ref", "data", "custom_reward_function", "reward_model", "distillation", "global_profiler")
+_ROOTS = (
+    *("actor_rollout_ref", "data", "custom_reward_function", "reward_model", "distillation", "global_profiler"),
+    *("ray_kwargs", "transfer_queue"),
+)
 """Names that nothing here has at the top: a key below them that is not in the table has no counterpart."""
 
 
@@ -202,4 +228,22 @@ def renamed(data: Mapping[str, Any]) -> dict[str, Any]:
 
     Raises ConfigError for one that has no counterpart, whose value cannot be, or that is given under both names.
     """
-    return keys.renamed(KEYS, data, "verl", _ROOTS)
+    ours = keys.renamed(KEYS, data, "verl", _ROOTS)
+    loop = _default_loop({".".join(map(str, path)): value for path, value in leaves(data)})
+    agent = ours.get("rollout", {}).get("agent", {})
+    if loop is None or "workflow" in ours or {"default_agent_loop", "agent_loop_config_path"} & agent.keys():
+        return ours
+    return with_value(ours, ("rollout", "agent", "default_agent_loop"), loop, whole="rollout.agent.default_agent_loop")
+
+
+def _default_loop(given: Given) -> str | None:
+    """What plays rows without `agent_name` in verl. None: the keys do not say that rows are played by loops.
+
+    Before loops had names, SGLang's rollout played tools and users wherever there were any.
+    """
+    if given.get(_ROLLOUT + "mode") == "async":
+        return "single_turn_agent" if given.get("data.return_raw_chat") else None
+    has_turns = any(
+        given.get(f"{_ROLLOUT}multi_turn.{name}") for name in ("tool_config_path", "interaction_config_path")
+    )
+    return "tool_agent" if has_turns else None

@@ -34,7 +34,7 @@ class MultiTurnSettings(Settings):
     interaction_config_path: str | None = None
     """YAML with `interaction:`, simulated users by name. None: there are none."""
     format: str | None = None
-    """The parser of tool calls; another than the model's own is an error. None: the model's own."""
+    """The parser of tool calls, as `model.tool_parser`, which it stands for. None: the model's own."""
 
 
 class CustomRewardSettings(Settings):

@@ -13,6 +13,8 @@ from ludus.compat.verl.messages import read_messages, read_tools
 from ludus.text.chat import ChatText
 from ludus.types import Message
 
+_USER = {"role": "user", "content": "x"}
+
 
 class LoopTokenizer:
     """One chat model's tokenizer, with the names of transformers' that loops use."""
@@ -73,20 +75,25 @@ class LoopTokenizer:
         remove_system_prompt: bool = False,
         **template_kwargs: Any,
     ) -> list[int] | str:
-        """Ids, or text, of the messages in the model's template.
+        """Ids, or text, of the messages in the model's template. `[{}]` is what it writes before the first message.
 
         remove_system_prompt: only what these messages add behind an answer that ended with an end-of-turn token, what
         the template puts between the two included.
         """
         for name in ("return_dict", "return_tensors", "padding", "truncation"):  # their defaults are what is returned
             template_kwargs.pop(name, None)
-        messages, specs = read_messages(conversation), read_tools(tools)
+        asked = list(conversation)
+        is_empty = asked == [{}]
+        messages, specs = read_messages([_USER] if is_empty else asked), read_tools(tools)
         given: dict[str, Any] = {
             "tools": specs,
-            "generation_prompt": add_generation_prompt,
+            "generation_prompt": add_generation_prompt and not is_empty,
             "template_kwargs": template_kwargs,
         }
-        if remove_system_prompt:
+        if is_empty:  # one message more adds as much as the first did
+            one, two = (self.text.template.render(messages * number, **given) for number in (1, 2))
+            shown = one[: 2 * len(one) - len(two)]
+        elif remove_system_prompt:
             shown = self.text.follow_up(messages, self.text.tokenizer.stop_ids, **given)
         else:
             shown = self.text.template.render(messages, **given)

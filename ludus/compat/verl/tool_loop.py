@@ -75,7 +75,6 @@ class ToolAgentLoop(AgentLoopBase):
     """Answers until it calls no more tools. Derive from it to change a step."""
 
     async def run(self, sampling_params: dict[str, Any], **kwargs: Any) -> AgentLoopOutput | list[AgentLoopOutput]:
-        self._check_format()
         data = AgentData(
             messages=list(read_messages(kwargs["raw_prompt"])),
             tools_kwargs=kwargs.get("tools_kwargs") or {},
@@ -122,10 +121,13 @@ class ToolAgentLoop(AgentLoopBase):
             )
         return AgentState.GENERATING
 
-    async def _handle_generating_state(self, data: AgentData, sampling_params: dict[str, Any]) -> AgentState:
+    async def _handle_generating_state(
+        self, data: AgentData, sampling_params: dict[str, Any], ignore_termination: bool = False
+    ) -> AgentState:
+        """ignore_termination: the model is asked where the response is full, too."""
         try:
             room = self._room(data)
-            if room is not None and room < 1:
+            if room is not None and room < 1 and not ignore_termination:
                 return _end(data, "response_length")
             with simple_timer("generate_sequences", data.timing):
                 turn = await self.server_manager.complete(
@@ -143,6 +145,9 @@ class ToolAgentLoop(AgentLoopBase):
         data.messages.append(turn.reply)
         if turn.reply.tool_calls or turn.undecoded:
             return self._limit_met(data) or AgentState.PROCESSING_TOOLS
+        if turn.sampled.stop_reason == "length" and data.interaction is None:
+            is_full = room is not None and len(turn.sampled.token_ids) >= room
+            return _end(data, "response_length" if is_full else "max_new_tokens")
         # the user scores this answer, also where it is the last one allowed
         return _end(data, "answer") if data.interaction is None else AgentState.INTERACTING
 
@@ -175,6 +180,7 @@ class ToolAgentLoop(AgentLoopBase):
         if score is not None:
             data.turn_scores.append(score)
         if is_over:
+            data.user_turns += 1  # a last word is one
             return _end(data, "user")
         if (ended := self._limit_met(data)) is not None:
             return ended
@@ -193,14 +199,6 @@ class ToolAgentLoop(AgentLoopBase):
         return await data.episode_tools.call(call, turn_id=data.turns[-1].id)
 
     # ---- parts
-
-    def _check_format(self) -> None:
-        own, wanted = self.tokenizer.text.parser.name, self._rollout.multi_turn.format
-        if wanted is not None and wanted.replace("-", "_") not in ("auto", own):
-            raise UserError(
-                f"rollout.multi_turn.format={wanted!r} is not how this model's calls are read ({own!r}); leave it "
-                "out, or set model.tool_parser"
-            )
 
     def _limit_met(self, data: AgentData) -> AgentState | None:
         """The end, if neither another answer nor a message before it is allowed. None: both are."""

@@ -12,7 +12,7 @@ from ludus.algorithms.estimators.group import GroupSettings
 from ludus.algorithms.losses.clip import ClipSettings
 from ludus.algorithms.normalisers import EpisodeSettings
 from ludus.algorithms.settings import AlgorithmSettings
-from ludus.compat.config import Config, load_config
+from ludus.compat.config import Config, LoopSettings, load_config
 from ludus.compat.keys import Key, Values
 from ludus.compat.verl.keys import KEYS, renamed
 from ludus.errors import ConfigError
@@ -193,8 +193,8 @@ def test_an_algorithm_of_verl_is_ours(theirs: list[str], ours: dict[str, Any]) -
         (["actor_rollout_ref.rollout.mode=sync"], "mode='sync' is not possible: it is 'async' here"),
         (["actor_rollout_ref.rollout.temprature=1"], "no counterpart here .*did you mean .*rollout.temperature"),
         (
-            ["data.image_key=images", "data.truncation=left", "trainer.nnodes=2"],
-            r"image_key has no counterpart here(.|\n)*truncation='left' is not possible(.|\n)*nnodes=2 is not",
+            ["data.response_key=x", "data.truncation=left", "trainer.nnodes=2"],
+            r"response_key has no counterpart here(.|\n)*truncation='left' is not possible(.|\n)*nnodes=2 is not",
         ),
         (["data.train_files=[a.parquet, a.parquet]"], "two are the same; name each of them once"),
         (["algorithm.adv_estimator=magic"], "'magic' is not available here; there are gae, grpo, rloo"),
@@ -218,6 +218,57 @@ def test_a_teacher_of_verl_is_a_model_beside_the_run() -> None:
     config = load_config(None, _TAUGHT)
     assert config.teacher == ModelTeacherSettings(path="org/teacher")
     assert load_config(None, ["distillation.enabled=False", _TAUGHT[1]]).teacher == NoTeacherSettings()
+
+
+def test_steps_come_before_epochs() -> None:
+    """As in verl, whose scripts give both."""
+    config = load_config(None, ["trainer.total_epochs=15", "trainer.total_training_steps=2"])
+    assert (config.total_train_steps, config.total_train_epochs) == (2, None)
+
+
+def test_rows_without_a_loop_have_verls() -> None:
+    """The default loop where the model is asked by loops; before they had names, tools and users were played anyway."""
+    rollout = "actor_rollout_ref.rollout"
+    for keys, loop in (
+        ([f"{rollout}.mode=async", "data.return_raw_chat=True"], "single_turn_agent"),
+        ([f"{rollout}.multi_turn.tool_config_path=tools.yaml"], "tool_agent"),
+        ([f"{rollout}.multi_turn.interaction_config_path=users.yaml"], "tool_agent"),
+        ([f"{rollout}.mode=async", "data.return_raw_chat=True", f"{rollout}.agent.default_agent_loop=mine"], "mine"),
+        ([f"{rollout}.mode=async", "data.return_raw_chat=True", "workflow=a:B"], None),
+        ([f"{rollout}.mode=async"], None),
+    ):
+        agent = load_config(None, keys).rollout.agent
+        assert isinstance(agent, LoopSettings) and agent.default_agent_loop == loop
+
+
+def test_keys_of_machines_and_engines_are_taken(caplog: pytest.LogCaptureFixture) -> None:
+    """What says how verl cuts, offloads and profiles moves nothing here; what changes a loss is refused."""
+    megatron = f"{_ACTOR}.megatron"
+    load_config(
+        None,
+        [
+            f"{_ACTOR}.strategy=fsdp2",
+            f"{_ACTOR}.fsdp_config.fsdp_size=8",
+            f"{megatron}.tensor_model_parallel_size=4",
+            f"{megatron}.override_transformer_config.recompute_method=uniform",
+            "actor_rollout_ref.rollout.engine_kwargs.vllm.cudagraph_mode=x",
+            "ray_kwargs.ray_init.num_cpus=8",
+            "data.prompt_key=prompt",
+            "trainer.default_local_dir=x",
+            "trainer.resume_mode=auto",
+            "reward_model.reward_manager=dapo",
+            "critic.strategy=fsdp",
+        ],
+    )
+    assert "ray_kwargs.ray_init.num_cpus" in caplog.text and "trainer.default_local_dir" in caplog.text
+    for refused in (
+        f"{megatron}.override_transformer_config.moe_aux_loss_coeff=0.01",
+        "data.prompt_key=question",
+        "trainer.resume_mode=resume_path",
+        "reward_model.reward_manager=prime",
+    ):
+        with pytest.raises(ConfigError, match=refused.partition("=")[0]):
+            load_config(None, [refused])
 
 
 def test_a_yaml_is_read_too(tmp_path: Path) -> None:

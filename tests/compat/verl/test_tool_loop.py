@@ -5,13 +5,14 @@ from __future__ import annotations
 import json
 import logging
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from ludus.agents.tools.base import ToolResponse
-from ludus.compat.config import Config
+from ludus.compat.config import Config, load_config
 from ludus.compat.verl.resources import LoopResources
 from ludus.compat.verl.settings import MultiTurnSettings, RewardSettings
 from ludus.compat.verl.tool_loop import ToolAgentLoop
@@ -282,10 +283,41 @@ def test_the_reward_function_reads_what_the_model_wrote_alone(play: Play, tmp_pa
     assert play(ToolAgentLoop, row, [says("add", a=50, b=5), "It is 55."], plan=plan).scored.reward == 1.0
 
 
-def test_another_format_of_calls_is_an_error(play: Play, plan: Callable[..., Config]) -> None:
-    assert play(ToolAgentLoop, ROW, ["ok"], plan=plan(format="hermes")).scored.reward == 1.0
-    with pytest.raises(UserError, match=r"multi_turn\.format='kimi' is not how this model's calls are read"):
-        play(ToolAgentLoop, ROW, ["ok"], plan=plan(format="kimi"))
+def test_the_format_of_calls_is_the_models_parser(plan: Callable[..., Config]) -> None:
+    """The one that the user names, whatever the template shows; two that differ are an error at the start."""
+    assert plan(format="qwen3-coder").model.tool_parser == "qwen3_coder"
+    assert load_config(None, ["actor_rollout_ref.rollout.multi_turn.format=gpt-oss"]).model.tool_parser == "gpt_oss"
+    assert plan().model.tool_parser == plan(format="auto").model.tool_parser == "auto"
+    with pytest.raises(ConfigError, match=r"format='kimi' and model.tool_parser='hermes' say different things"):
+        load_config(None, ["rollout.multi_turn.format=kimi", "model.tool_parser=hermes"])
+
+
+def test_an_answer_that_was_cut_ended_by_its_limit(play: Play, plan: Callable[..., Config]) -> None:
+    """Not by having been given."""
+    play.sampling = replace(play.sampling, max_new_tokens=2)
+    row = {**ROW, "data_source": "openai/gsm8k", "reward_model": {"ground_truth": "7"}}
+    played = play(ToolAgentLoop, row, ["a long answer of many tokens"], plan=plan())
+    assert played.scored.metadata["ended_by"] == "max_new_tokens" and played.scored.metrics["truncated"] == 1
+    play.sampling = replace(play.sampling, max_new_tokens=None)
+    played = play(ToolAgentLoop, row, ["a long answer of many tokens"], plan=configured(response_length=3))
+    assert played.scored.metadata["ended_by"] == "response_length"
+
+
+class Own(ToolAgentLoop):
+    """Overrides a step as verl's users do."""
+
+    async def _handle_generating_state(
+        self, agent_data: Any, sampling_params: Any, ignore_termination: bool = False
+    ) -> Any:
+        agent_data.extra_fields["asked"] = agent_data.extra_fields.get("asked", 0) + 1
+        return await super()._handle_generating_state(agent_data, sampling_params, ignore_termination)
+
+
+def test_a_step_with_verls_signature_can_be_overridden(play: Play, plan: Callable[..., Config]) -> None:
+    """`ignore_termination` among it."""
+    row = {**ROW, "agent_name": None, "data_source": "openai/gsm8k", "reward_model": {"ground_truth": "7"}}
+    played = play(Own, row, [says("add", a=3, b=4), "#### 7"], plan=plan())
+    assert played.scored.reward == 1.0 and played.scored.metadata["asked"] == 2
 
 
 # ---- simulated users
@@ -333,6 +365,7 @@ def test_a_simulated_user_answers_until_it_is_content(play: Play, users: Callabl
     assert played.scored.metadata["turn_scores"] == [-0.25, -0.25, 1.0] and played.scored.reward == 0.5
     assert played.scored.metadata["ended_by"] == "user" and played.scored.metrics["truncated"] == 0
     assert [span.name for span in played.spans] == ["guess"] * 3
+    assert played.scored.metrics["num_turns"] == 7  # with the first message, and the user's last word
     import some_users  # type: ignore[import-not-found]
 
     assert some_users.LOG[-2:] == ["start", "finalize"]

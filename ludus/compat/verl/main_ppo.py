@@ -1,0 +1,103 @@
+"""`python -m verl.trainer.main_ppo key=value …`: a training run from verl's command line, Hydra's options among it.
+
+Knows: command lines, files that Hydra composes.  Knows not: what any key means, how anything is trained.
+"""
+
+from __future__ import annotations
+
+import argparse
+import logging
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+
+from ludus.api.live import watch
+from ludus.api.trainer import Trainer
+from ludus.compat.config import Config
+from ludus.compat.importing.interpolate import resolved
+from ludus.errors import ConfigError, UserError
+from ludus.loop.observer import RunSummary
+from ludus.settings import merged, parse_override, read_yaml, with_value
+
+logger = logging.getLogger(__name__)
+
+OWN_DEFAULTS = ("ppo_trainer", "ppo_megatron_trainer")
+"""verl's own, in whose place Ludus's stand."""
+
+
+def main(arguments: Sequence[str] | None = None) -> RunSummary:
+    """Train as the command line says, and show on stderr how far it is; a run of that name goes on where it was.
+
+    arguments: None: those of this process.
+    Raises ConfigError for keys that cannot be, UserError for a file that is not there.
+    """
+    values = read_command_line(sys.argv[1:] if arguments is None else arguments)
+    mode = values.get("trainer", {}).get("resume_mode", "auto")
+    config = Config.read(values)
+    with watch(Console(stderr=True), config.name) as observer:
+        return Trainer(config).train(resume=mode == "auto" and config.folder.exists(), observer=observer)
+
+
+def read_command_line(arguments: Sequence[str]) -> dict[str, Any]:
+    """verl's keys with their values: those of the files that Hydra would compose, and above them `key=value`."""
+    parser = argparse.ArgumentParser(prog="verl.trainer.main_ppo", description="Train with verl's keys.")
+    parser.add_argument("--config-path", "-cp", "--config-dir", "-cd", metavar="FOLDER", help="where the file lies")
+    parser.add_argument("--config-name", "-cn", metavar="NAME", help="the file, without .yaml")
+    parser.add_argument("overrides", nargs="*", metavar="KEY=VALUE")
+    given = parser.parse_intermixed_args(list(arguments))
+    values: dict[str, Any] = {}
+    if given.config_name is not None and given.config_name.removesuffix(".yaml") not in OWN_DEFAULTS:
+        values = _composed(Path(given.config_path or ".").expanduser(), given.config_name.removesuffix(".yaml"), ())
+    for override in given.overrides:
+        values = _overridden(values, override)
+    return resolved(values)
+
+
+def _overridden(values: Mapping[str, Any], override: str) -> dict[str, Any]:
+    """`key=value`, `+key=value`, `++key=value`, or `~key`, which takes a key away."""
+    if override.startswith("~"):
+        return _without(values, override[1:].partition("=")[0].split("."))
+    path, value = parse_override(override.lstrip("+"))
+    return with_value(values, path, value, whole=".".join(path))
+
+
+def _without(values: Mapping[str, Any], path: Sequence[str]) -> dict[str, Any]:
+    head, rest = path[0], path[1:]
+    if head not in values or (rest and not isinstance(values[head], Mapping)):
+        raise ConfigError(f"'~…{head}' takes away a key that is not given; leave it out")
+    kept = {key: value for key, value in values.items() if key != head}
+    return {**kept, head: _without(values[head], rest)} if rest else kept
+
+
+def _composed(folder: Path, name: str, seen: tuple[Path, ...]) -> dict[str, Any]:
+    """A file of Hydra's with those of its `defaults` below it; verl's own default is left to Ludus's."""
+    path = folder / f"{name}.yaml"
+    if path in seen:
+        raise ConfigError(f"the defaults {' → '.join(str(each) for each in (*seen, path))} go round in a circle")
+    values = read_yaml(path)
+    values.pop("hydra", None)
+    whole: dict[str, Any] = {}
+    own_place = False
+    for entry in values.pop("defaults", []):
+        if entry == "_self_":
+            own_place, whole = True, merged(whole, values)
+        elif entry not in OWN_DEFAULTS:
+            whole = merged(whole, _default(folder, entry, (*seen, path)))
+    return whole if own_place else merged(whole, values)
+
+
+def _default(folder: Path, entry: Any, seen: tuple[Path, ...]) -> dict[str, Any]:
+    """`name`, or `{group@place: name}` of a folder below."""
+    if isinstance(entry, str):
+        return _composed(folder, entry, seen)
+    if isinstance(entry, Mapping) and len(entry) == 1:
+        ((where, name),) = entry.items()
+        group, _, place = str(where).removeprefix("override ").partition("@")
+        if name is None:
+            return {}
+        below = _composed(folder / group, str(name), seen)
+        return with_value({}, tuple((place or group.replace("/", ".")).split(".")), below, whole=str(where))
+    raise UserError(f"{seen[-1]}: defaults has the entry {entry!r:.100}, which is neither a name nor a group's")
