@@ -107,7 +107,7 @@ $(TRITON)/.ready: Makefile
 
 test-triton: $(READY) $(TRITON)/.ready
 	PYTHONPATH=$(TRITON) TRITON_DEFAULT_FP_FUSION=1 $(PYTEST) -o 'python_files=compiled.py' tests/kernels
-	PYTHONPATH=$(TRITON) TRITON_INTERPRET=1 $(PYTEST) -o 'python_files=interpreted.py' tests/engines
+	PYTHONPATH=$(TRITON) TRITON_INTERPRET=1 $(PYTEST) -o 'python_files=interpreted.py' tests/engines tests/models
 
 # Without a card the list is shown all the same; running it ends with exit code 2.
 test-gpu: $(READY)

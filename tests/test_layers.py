@@ -144,6 +144,7 @@ NEEDS_TORCH = (
     "ludus.engines.serving.files",
     "ludus.kernels.linear",
     "ludus.kernels.paged",
+    "ludus.kernels.triton_rowwise",
     "ludus.teachers.model",
     "ludus.trainer",
     "ludus.checks.doctor.machine",

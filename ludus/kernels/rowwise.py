@@ -27,7 +27,7 @@ class NormRule:
     """The normed x is rounded to its type before it is multiplied; else only the product is."""
 
 
-class _Rows(ctypes.Structure):
+class RowStrides(ctypes.Structure):
     _fields_ = [(name, ctypes.c_int64) for name in ("num_inner", "outer", "inner")]
 
 
@@ -57,7 +57,7 @@ class NativeRowwise:
         self._rotate = loaded.ludus_rotate
 
     def norm(self, x: Tensor, weight: Tensor, rule: NormRule) -> Tensor:
-        x, num_rows, rows = _rows(x)
+        x, num_rows, rows = row_strides(x)
         out = torch.empty_like(x, memory_format=torch.contiguous_format)
         self._norm(
             x.data_ptr(), ctypes.byref(rows), num_rows, x.shape[-1], weight.data_ptr(), ctypes.byref(_rule(rule)),
@@ -68,8 +68,8 @@ class NativeRowwise:
     def norm_backward(
         self, grad: Tensor, x: Tensor, weight: Tensor, rule: NormRule, *, wants_weight: bool
     ) -> tuple[Tensor, Tensor | None]:
-        grad, _, grad_rows = _rows(grad)
-        x, num_rows, rows = _rows(x)
+        grad, _, grad_rows = row_strides(grad)
+        x, num_rows, rows = row_strides(x)
         grad_x = torch.empty_like(x, memory_format=torch.contiguous_format)
         grad_weight = torch.empty(weight.shape, dtype=torch.float32) if wants_weight else None
         self._norm_backward(
@@ -80,8 +80,8 @@ class NativeRowwise:
         return grad_x, grad_weight
 
     def gate(self, gate: Tensor, up: Tensor) -> Tensor:
-        gate, num_rows, gate_stride = _even_rows(gate)
-        up, _, up_stride = _even_rows(up)
+        gate, num_rows, gate_stride = even_rows(gate)
+        up, _, up_stride = even_rows(up)
         out = torch.empty_like(gate, memory_format=torch.contiguous_format)
         self._gate(
             gate.data_ptr(), gate_stride, up.data_ptr(), up_stride, num_rows, gate.shape[-1],
@@ -93,8 +93,8 @@ class NativeRowwise:
         self, grad: Tensor, gate: Tensor, up: Tensor, *, wants_output: bool
     ) -> tuple[Tensor, Tensor, Tensor | None]:
         grad = grad.contiguous()
-        gate, num_rows, gate_stride = _even_rows(gate)
-        up, _, up_stride = _even_rows(up)
+        gate, num_rows, gate_stride = even_rows(gate)
+        up, _, up_stride = even_rows(up)
         width = gate.shape[-1]
         grads = gate.new_empty(*gate.shape[:-1], 2 * width)
         output = torch.empty_like(gate, memory_format=torch.contiguous_format) if wants_output else None
@@ -134,12 +134,12 @@ def _rule(rule: NormRule) -> _Rule:
     return _Rule(rule.eps, rule.offset, rule.casts_first)
 
 
-def _rows(tensor: Tensor) -> tuple[Tensor, int, _Rows]:
+def row_strides(tensor: Tensor) -> tuple[Tensor, int, RowStrides]:
     """The tensor, copied only if its rows lie in more than two strides; their number; where they lie."""
     width = tensor.shape[-1]
     num_rows = tensor.numel() // max(1, width)
     if tensor.is_contiguous():
-        return tensor, num_rows, _Rows(max(1, num_rows), 0, width)
+        return tensor, num_rows, RowStrides(max(1, num_rows), 0, width)
     levels: list[tuple[int, int]] = []  # (size, stride) of what the rows are counted by, outermost first
     for size, stride in zip(tensor.shape[:-1], tensor.stride()[:-1], strict=True):
         if size == 1:
@@ -149,14 +149,14 @@ def _rows(tensor: Tensor) -> tuple[Tensor, int, _Rows]:
         else:
             levels.append((size, stride))
     if len(levels) > 2 or tensor.stride(-1) != 1:
-        return tensor.contiguous(), num_rows, _Rows(max(1, num_rows), 0, width)
+        return tensor.contiguous(), num_rows, RowStrides(max(1, num_rows), 0, width)
     (_, outer), (num_inner, inner) = [(1, 0), (1, 0), *levels][-2:]
-    return tensor, num_rows, _Rows(num_inner, outer, inner)
+    return tensor, num_rows, RowStrides(num_inner, outer, inner)
 
 
-def _even_rows(tensor: Tensor) -> tuple[Tensor, int, int]:
+def even_rows(tensor: Tensor) -> tuple[Tensor, int, int]:
     """The tensor, copied unless its rows lie in one stride; their number; that stride."""
-    tensor, num_rows, rows = _rows(tensor)
+    tensor, num_rows, rows = row_strides(tensor)
     if rows.num_inner < num_rows and rows.num_inner > 1:
-        tensor, num_rows, rows = _rows(tensor.contiguous())
+        tensor, num_rows, rows = row_strides(tensor.contiguous())
     return tensor, num_rows, rows.inner if rows.num_inner > 1 else rows.outer

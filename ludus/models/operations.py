@@ -5,6 +5,7 @@ Knows: both.  Knows not: modules, gradients.
 
 from __future__ import annotations
 
+import importlib.util
 import logging
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -42,6 +43,10 @@ def choose_operations(weight: Tensor, device: torch.device | None = None) -> Ope
 
 
 def _rowwise(weight: Tensor) -> Rowwise:
+    if weight.device.type == "cuda" and importlib.util.find_spec("triton") is not None:
+        from ludus.kernels.triton_rowwise import TritonRowwise  # triton comes with torch for CUDA
+
+        return TritonRowwise()
     native = obtain(lambda: NativeRowwise(build_library("rowwise")), refuse(weight.device, weight.dtype))
     if not isinstance(native, str):
         return native

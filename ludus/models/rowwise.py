@@ -1,15 +1,18 @@
-"""What a layer does to each row by itself, by torch's own operations; in C++ it is `NativeRowwise`.
+"""What a layer does to each row by itself, by torch's own operations; in C++ it is `NativeRowwise`, on
+a card `TritonRowwise`.
 
 Knows: formulas and where they round.  Knows not: modules, autograd graphs, who chooses.
 """
 
 from __future__ import annotations
 
+from typing import Protocol
+
 import torch
 from torch import Tensor
 from torch.nn import functional
 
-from ludus.kernels.rowwise import NativeRowwise, NormRule
+from ludus.kernels.rowwise import NormRule
 
 
 class TorchRowwise:
@@ -67,7 +70,24 @@ class TorchRowwise:
         return _turned(q, cosine[:, None], signed), _turned(k, cosine[:, None], signed)
 
 
-Rowwise = NativeRowwise | TorchRowwise
+class Rowwise(Protocol):
+    """What TorchRowwise documents."""
+
+    def norm(self, x: Tensor, weight: Tensor, rule: NormRule) -> Tensor: ...
+
+    def norm_backward(
+        self, grad: Tensor, x: Tensor, weight: Tensor, rule: NormRule, *, wants_weight: bool
+    ) -> tuple[Tensor, Tensor | None]: ...
+
+    def gate(self, gate: Tensor, up: Tensor) -> Tensor: ...
+
+    def gate_backward(
+        self, grad: Tensor, gate: Tensor, up: Tensor, *, wants_output: bool
+    ) -> tuple[Tensor, Tensor, Tensor | None]: ...
+
+    def rotate(
+        self, q: Tensor, k: Tensor, cosine: Tensor, sine: Tensor, *, back: bool = False
+    ) -> tuple[Tensor, Tensor]: ...
 
 
 def _turned(x: Tensor, cosine: Tensor, signed_sine: Tensor) -> Tensor:

@@ -31,8 +31,10 @@ from ludus.engines.local.runner import Runner
 from ludus.engines.local.scheduler import Scheduler
 from ludus.engines.sequence import Sequence as RunningSequence
 from ludus.kernels.library import AttentionRule
+from ludus.kernels.triton_rowwise import TritonRowwise
 from ludus.models.flex_tree import TreeMasks, flex_tree_attention
 from ludus.models.load import LoadedModel, load_model
+from ludus.models.rowwise import TorchRowwise
 from ludus.models.settings import LoraSettings, ModelSettings
 from ludus.models.tree import TreePlan, subtree_ends
 from ludus.trainer.adamw import AdamWStep, torch_half_step
@@ -41,6 +43,7 @@ from ludus.trainer.rounding import Rounding
 from ludus.trainer.settings import OptimizerSettings, TrainerSettings
 from ludus.trainer.step import ModelTrainer
 from ludus.types import Call, Sampling
+from tests.models.test_rowwise import TOLERANCE, assert_same, results
 
 pytestmark = [
     pytest.mark.timeout(300),
@@ -68,6 +71,12 @@ def random_row(num_tokens: int) -> tuple[list[int], list[int]]:
         positions.append(len(path))
         path.append(index)
     return parents, positions
+
+
+@pytest.mark.parametrize("dtype", TOLERANCE)
+def test_norms_gates_and_rotary_positions(dtype: torch.dtype) -> None:
+    """Forward and backward as torch's operations on the processor."""
+    assert_same(results(TritonRowwise(), dtype, "cuda"), results(TorchRowwise(), dtype), dtype)
 
 
 @pytest.mark.parametrize(("num_tokens", "window", "softcap"), [(40, None, None), (700, 50, None), (1024, 20, 3.0)])

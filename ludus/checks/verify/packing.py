@@ -37,8 +37,10 @@ if TYPE_CHECKING:
 
     _Minibatch = tuple[set[int], dict[str, Tensor]]
 
-TOLERANCE = 1e-5
-"""fp32 sums of some hundred terms in another order differ by less; a token with a wrong past differs by far more."""
+TOLERANCES = {"cpu": 1e-5, "cuda": 1e-4}
+"""fp32 sums of some hundred terms in another order differ by less; a token with a wrong past differs by far more. On a
+card products of every size are sums in an order of their own: 5e-5 was measured on an H200, where processor and card
+differ by 4e-5."""
 _TOKENS = 400
 _VARIANTS: tuple[tuple[int, ExportStyle], ...] = ((64, "individual"), (200, "concat"), (1024, "individual"))
 """Tokens of a row, style of export."""
@@ -70,7 +72,7 @@ class PackingResult(Verdict):
     """Of their minibatches' gradients, as `max_rel_diff`."""
     minibatches_equal: bool
     """Whatever the rows, a minibatch trained the same episodes."""
-    tolerance: float = TOLERANCE
+    tolerance: float
 
     @property
     def ok(self) -> bool:
@@ -83,7 +85,7 @@ def verify_packing(*, model: str = MODEL, seed: int = 0, tokens: int = _TOKENS) 
     Recorded conversations with shared prefixes are trained packed, and one
     turn at a time, in fp32; then as groups, cut into minibatches, for rows of
     several sizes and both styles of export. The gradients may differ by 1e-5
-    of their size.
+    of their size, on a card by 1e-4.
 
     Example:  ludus verify packing --seed 3
     """
@@ -124,6 +126,7 @@ async def _verify(config: Config, tokens: int) -> PackingResult:
         variants=len(_LEVELS) * len(_VARIANTS),
         variants_rel_diff=max(rel_diff(other, first) for (_, first), (_, other) in pairs),
         minibatches_equal=all(other == first for (first, _), (other, _) in pairs),
+        tolerance=TOLERANCES[local.model.head_weight.device.type],
     )
 
 

@@ -28,10 +28,6 @@ Replay = Callable[[], Tensor]
 """Computes again, from what the inputs hold now; always returns the same tensor."""
 Capture = Callable[[Callable[[], Tensor]], Replay]
 
-# The first run of a step compiles kernels and lets libraries allocate, which no graph may hold; the second is as all
-# later ones.
-_WARM_UPS = 2
-
 
 def choose_capture(device: torch.device) -> Capture | None:
     """How steps on `device` become graphs. None: they do not."""
@@ -43,19 +39,23 @@ class CardCapture:
 
     def __init__(self) -> None:
         self._pool = torch.cuda.graph_pool_handle()
+        self._stream = torch.cuda.Stream()  # type: ignore[no-untyped-call]
 
     def __call__(self, forward: Callable[[], Tensor]) -> Replay:
-        """Runs `forward` a few times; it must read its inputs from tensors that stay."""
-        stream = torch.cuda.Stream()  # type: ignore[no-untyped-call]
-        stream.wait_stream(torch.cuda.current_stream())
-        with torch.cuda.stream(stream):
-            for _ in range(_WARM_UPS):
-                forward()
-        torch.cuda.current_stream().wait_stream(stream)
+        """Runs `forward` twice; it must read its inputs from tensors that stay."""
         graph = torch.cuda.CUDAGraph()
-        # other threads may go on using the card, for instance to copy
-        with torch.cuda.graph(graph, pool=self._pool, capture_error_mode="thread_local"):
-            result = forward()
+        self._stream.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(self._stream):
+            # compiles kernels and lets libraries allocate, which no graph may hold
+            forward()
+            # torch.cuda.graph would wait for the card and give all unused memory back, at every size that occurs;
+            # other threads may go on using the card, for instance to copy
+            graph.capture_begin(pool=self._pool, capture_error_mode="thread_local")
+            try:
+                result = forward()
+            finally:
+                graph.capture_end()
+        torch.cuda.current_stream().wait_stream(self._stream)
 
         def replay() -> Tensor:
             graph.replay()
@@ -76,9 +76,9 @@ class StepGraphs:
         self._cache = cache
         self._max_running = max_running
         self._capture = capture
-        self._queries = tile_queries(config.num_heads, config.num_kv_heads)
-        device = model.head_weight.device
-        self._page_ids = torch.zeros(max_running * max_pages, dtype=torch.int32, device=device)
+        head = model.head_weight
+        self._queries = tile_queries(config.num_heads, config.num_kv_heads, head.dtype)
+        self._page_ids = torch.zeros(max_running * max_pages, dtype=torch.int32, device=head.device)
         self._graphs: dict[tuple[int, int], _Graph] = {}
 
     def __repr__(self) -> str:
@@ -105,14 +105,12 @@ class StepGraphs:
 
 
 def padded_size(num_rows: int) -> int:
-    """The rows that a graph for `num_rows` has: at most twice as many, above 16 at most a quarter more.
+    """The rows that a graph for `num_rows` has: powers of two, and above 64 numbers half-way between them.
 
     Few sizes, because each is captured when it first occurs; and not too few, because rows that fill up are computed.
     """
-    if num_rows <= 16:
-        return 1 << (num_rows - 1).bit_length()
-    block = max(8, 1 << ((num_rows - 1).bit_length() - 3))
-    return -(-num_rows // block) * block
+    size = 1 << (num_rows - 1).bit_length()
+    return size // 4 * 3 if size > 64 and num_rows <= size // 4 * 3 else size
 
 
 @dataclass(slots=True, eq=False)

@@ -18,7 +18,7 @@ def test_the_cpu_has_no_graphs() -> None:
 
 @given(num_rows=st.integers(1, 9000))
 def test_sizes_hold_their_rows_and_are_few(num_rows: int) -> None:
-    """A step is filled up to one of a few sizes, above 16 rows by at most a quarter; sizes are sizes themselves."""
+    """A step is filled up to one of a few sizes, above 64 rows by at most a half; sizes are sizes themselves."""
     size = padded_size(num_rows)
-    assert num_rows <= size <= max(16, num_rows * 5 // 4 + 8) and padded_size(size) == size
-    assert len({padded_size(each) for each in range(1, 2049)}) <= 40
+    assert num_rows <= size < (num_rows * 3 / 2 if num_rows > 64 else num_rows * 2) and padded_size(size) == size
+    assert len({padded_size(each) for each in range(1, 2049)}) == 17

@@ -43,4 +43,6 @@ def test_tiles_cover_each_row_once(runs: list[tuple[int, int]], queries: int, sp
 
 def test_tiles_are_products_of_64_rows() -> None:
     """As many tokens as give 64 rows with the heads that share a key; one token where a key has more heads."""
-    assert [tile_queries(*heads) for heads in ((9, 3), (14, 2), (8, 8), (128, 1))] == [21, 9, 64, 1]
+    heads = ((9, 3), (14, 2), (8, 8), (128, 1))
+    assert [tile_queries(*each, torch.bfloat16) for each in heads] == [21, 9, 64, 1]
+    assert [tile_queries(*each, torch.float32) for each in heads] == [5, 2, 16, 1]
