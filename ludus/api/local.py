@@ -108,6 +108,15 @@ def settled(config: ConfigT, *, goes_on: bool = False) -> ConfigT:
     return config.model_copy(update={"model": model})
 
 
+def _with_targets(config: ConfigT, model: LoadedModel) -> ConfigT:
+    """The configuration with the layers that got adapters named: some engines must know them before they load."""
+    lora, adapter = config.model.lora, model.adapter_config
+    if lora is None or lora.target_modules is not None or adapter is None:
+        return config
+    named = lora.model_copy(update={"target_modules": tuple(adapter["target_modules"])})
+    return config.model_copy(update={"model": config.model.model_copy(update={"lora": named})})
+
+
 @asynccontextmanager
 async def open_local(config: Config, *, is_run: bool = True) -> AsyncIterator[LocalModel]:
     """The model that the configuration names, loaded, with an engine that runs until the block ends.
@@ -122,6 +131,7 @@ async def open_local(config: Config, *, is_run: bool = True) -> AsyncIterator[Lo
     # Where others sample and ranks train, nobody here computes with these weights.
     is_mapped = isinstance(config.engine, ServerSettings) and config.trainer.ranks > 1
     model = load_model(config.model, seed=config.seed, is_mapped=is_mapped)
+    config = _with_targets(config, model)
     text = ChatText.load(model.folder, chat_template=config.model.chat_template, tool_parser=config.model.tool_parser)
     lease = ComputeLease()
     template = None if config.model.chat_template is None else text.template.source

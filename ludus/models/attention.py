@@ -10,12 +10,17 @@ from typing import Any, Protocol
 
 import torch
 from torch import Tensor
+from torch.nn import functional
 from transformers import AttentionInterface
 
-from ludus.errors import InternalError, UserError
+from ludus.errors import UserError
 from ludus.kernels.library import AttentionRule
 
 ATTENTION_NAME = "ludus"
+_WITHOUT_EFFECT = frozenset(
+    {"position_ids", "use_cache", "cache_position", "output_attentions", "output_router_logits", "is_causal"}
+)
+"""What layers hand on to their attention, and no attention of a causal decoder reads."""
 
 
 class AttentionPlan(Protocol):
@@ -38,19 +43,33 @@ def attend_by_plan(
     scaling: float | None = None,
     sliding_window: int | None = None,
     softcap: float | None = None,
-    s_aux: Tensor | None = None,
+    dropout: float = 0.0,
     plan: AttentionPlan | None = None,
-    **_: Any,
+    **others: Any,
 ) -> tuple[Tensor, None]:
-    """What transformers calls in every layer: hands the layer's queries, keys and values to the plan."""
-    if plan is None or attention_mask is not None:
-        raise InternalError("a forward pass with Ludus's attention needs the argument `plan` and no attention mask")
-    if s_aux is not None:
-        raise UserError(f"{type(module).__name__} uses attention sinks, which Ludus does not serve")
+    """What transformers calls in every layer: hands the layer's queries, keys and values to the plan.
+
+    Raises UserError for what a layer asks of its attention and the plan would not do.
+    """
+    name = type(module).__name__
+    if plan is None:
+        raise UserError(f"{name} does not hand on what a forward pass is given, such as Ludus's plan of it")
+    if attention_mask is not None:
+        raise UserError(f"{name} makes attention masks of its own, which Ludus does not serve")
+    unknown = [each for each, value in others.items() if each not in _WITHOUT_EFFECT and value is not None]
+    if dropout:
+        unknown.append("dropout")
+    if unknown:
+        raise UserError(f"{name} asks its attention for {', '.join(unknown)}, which Ludus does not serve")
     layer_idx = module.layer_idx
-    assert isinstance(layer_idx, int), f"layer_idx of {type(module).__name__} must be int but is {layer_idx!r}"
+    assert isinstance(layer_idx, int), f"layer_idx of {name} must be int but is {layer_idx!r}"
     scale = query.shape[-1] ** -0.5 if scaling is None else scaling
-    return plan.attend(layer_idx, query, key, value, AttentionRule(scale, sliding_window, softcap)), None
+    rule = AttentionRule(scale, sliding_window, softcap)
+    width, value_width = query.shape[-1], value.shape[-1]
+    if value_width < width:  # of latent attention: zeros make values as wide as keys
+        value = functional.pad(value, (0, width - value_width))
+    output = plan.attend(layer_idx, query, key, value, rule)
+    return output[..., :value_width] if value_width < width else output, None
 
 
 def register_attention() -> None:

@@ -5,15 +5,22 @@ Knows: which configurations Ludus can serve exactly.  Knows not: weights.
 
 from __future__ import annotations
 
+import logging
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from transformers import PretrainedConfig
+from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING
 
 from ludus.errors import ConfigError, UserError
 
+logger = logging.getLogger(__name__)
+
 # Layers whose whole state is the keys and values of the tokens before.
 _SERVED_LAYERS = ("full_attention", "sliding_attention")
+# Frequencies that transformers changes for a whole call once one position in it lies past the original maximum.
+_FREQUENCIES_BY_LENGTH = ("longrope",)
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,51 +32,123 @@ class ModelConfig:
     num_heads: int
     num_kv_heads: int
     head_dim: int
+    """Of keys, values and pages; what layers really bring decides, once a model is loaded."""
     vocab_size: int
     context_length: int
     logit_softcap: float | None
     """Logits l become softcap * tanh(l / softcap). None: they stay as they are."""
+    logit_scale: float = 1.0
+    """What logits are multiplied by, before the cap."""
+    original_length: int | None = None
+    """Positions that the model was trained on before its context was stretched. None: all."""
 
     @classmethod
     def from_hf(cls, hf: PretrainedConfig, *, context_length: int | None = None) -> ModelConfig:
-        """`hf` in our words; `context_length` narrows the model's own.
+        """`hf` in our words, of several modalities the text decoder; `context_length` narrows the model's own.
 
         Raises UserError for a model that Ludus cannot serve, naming the layer or the setting that stands against it.
         """
-        values: dict[str, Any] = hf.to_dict()
-        architecture = (values.get("architectures") or [values.get("model_type", "?")])[0]
-        _check_served(hf, values, architecture)
-        num_heads = int(values["num_attention_heads"])
-        longest = int(values["max_position_embeddings"])
-        if context_length is not None and context_length > longest:
-            raise ConfigError(
-                f"model.context_length={context_length} is too long: {architecture} allows at most {longest}"
-            )
+        architecture = architecture_of(hf)
+        text = text_config(hf)
+        values: dict[str, Any] = text.to_dict()
+        _check_served(text, values, architecture)
+        num_heads, width = int(text.num_attention_heads), int(text.hidden_size)
+        original_length = _original_length(values)
         return cls(
             architecture=architecture,
-            num_layers=int(values["num_hidden_layers"]),
+            num_layers=int(text.num_hidden_layers),
             num_heads=num_heads,
             num_kv_heads=int(values.get("num_key_value_heads") or num_heads),
-            head_dim=int(values.get("head_dim") or values["hidden_size"] // num_heads),
-            vocab_size=int(values["vocab_size"]),
-            context_length=context_length or longest,
+            head_dim=int(values.get("head_dim") or width // num_heads),
+            vocab_size=int(text.vocab_size),
+            context_length=_context_length(text, values, architecture, context_length),
             logit_softcap=values.get("final_logit_softcapping"),
+            logit_scale=float(values.get("logit_scale") or 1.0) / float(values.get("logits_scaling") or 1.0),
+            original_length=original_length,
         )
 
 
-def _check_served(hf: PretrainedConfig, values: dict[str, Any], architecture: str) -> None:
-    if hf.get_text_config() is not hf:
-        raise UserError(f"{architecture} is a model of several modalities; Ludus serves text decoders alone")
-    layer_types = values.get("layer_types") or values.get("layers_block_type") or ()
-    for layer_idx, layer_type in enumerate(layer_types):
+def architecture_of(hf: PretrainedConfig) -> str:
+    """The name of the class that the configuration was written by."""
+    if hf.architectures:
+        return str(hf.architectures[0])
+    known = type(hf) in MODEL_FOR_CAUSAL_LM_MAPPING
+    return str(MODEL_FOR_CAUSAL_LM_MAPPING[type(hf)].__name__ if known else hf.model_type)
+
+
+def text_config(hf: PretrainedConfig) -> PretrainedConfig:
+    """Of the text decoder alone, where `hf` is of a model that sees or hears too."""
+    text: PretrainedConfig = hf.get_text_config(decoder=True)
+    return text
+
+
+def _context_length(text: PretrainedConfig, values: Mapping[str, Any], architecture: str, asked: int | None) -> int:
+    longest, original = int(text.max_position_embeddings), _original_length(values)
+    if asked is not None and asked > longest:
+        raise ConfigError(f"model.context_length={asked} is too long: {architecture} allows at most {longest}")
+    kinds = {rope.get("rope_type") for rope in _ropes(values)}
+    if original is None or original >= longest or not kinds & {*_FREQUENCIES_BY_LENGTH}:
+        return asked or longest
+    if asked is not None and asked > original:
+        raise ConfigError(
+            f"model.context_length={asked} is too long: beyond {original} tokens {architecture} turns all tokens of a "
+            f"sequence by other frequencies, those before too; set model.context_length to {original} or less"
+        )
+    if asked is None:
+        logger.warning(
+            "%s is served up to %d tokens of its %d: beyond them it turns all tokens of a sequence by other "
+            "frequencies, which what was sampled before did not know",
+            architecture,
+            original,
+            longest,
+        )
+    return asked or original
+
+
+def _ropes(values: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
+    """The parameters of rotary positions, of each kind of layer."""
+    found = values.get("rope_parameters") or values.get("rope_scaling") or {}
+    if "rope_type" in found:
+        yield found
+    else:
+        yield from (each for each in found.values() if isinstance(each, Mapping))
+
+
+def _original_length(values: Mapping[str, Any]) -> int | None:
+    name = "original_max_position_embeddings"
+    found = [*(rope.get(name) for rope in _ropes(values)), values.get(name)]
+    return next((int(each) for each in found if each is not None), None)
+
+
+def _check_served(text: PretrainedConfig, values: Mapping[str, Any], architecture: str) -> None:
+    if values.get("quantization_config"):
+        how = values["quantization_config"].get("quant_method", "some method")
+        raise UserError(
+            f"the weights of {architecture} are quantised ({how}), and Ludus samples and trains the same plain "
+            "weights; take the model in bf16, or save it so (`from_pretrained(…).dequantize()`)"
+        )
+    for layer_idx, layer_type in enumerate(values.get("layer_types") or values.get("layers_block_type") or ()):
         if layer_type not in (*_SERVED_LAYERS, "attention"):
             raise UserError(
                 f"layer {layer_idx} of {architecture} is of type {layer_type!r}, which keeps another state than "
                 f"keys and values; Ludus serves decoders whose layers are {' or '.join(_SERVED_LAYERS)}"
             )
+    if type(text) not in MODEL_FOR_CAUSAL_LM_MAPPING:
+        raise UserError(f"{architecture} has no text decoder that transformers loads by itself ({text.model_type})")
+    if MODEL_FOR_CAUSAL_LM_MAPPING[type(text)]._is_stateful:
+        raise UserError(
+            f"layers of {architecture} keep another state than keys and values, which cannot be shared or taken back "
+            "token by token; Ludus serves decoders of softmax attention"
+        )
+    if not MODEL_FOR_CAUSAL_LM_MAPPING[type(text)]._supports_attention_backend:
+        raise UserError(
+            f"{architecture} computes attention in code of its own, which transformers hands to nobody; Ludus serves "
+            "models whose attention can be chosen (`attn_implementation`)"
+        )
     if values.get("use_bidirectional_attention"):
         raise UserError(f"{architecture} attends in both directions; Ludus serves causal decoders")
-    missing = [name for name in ("num_attention_heads", "num_hidden_layers", "hidden_size") if name not in values]
+    names = ("num_attention_heads", "num_hidden_layers", "hidden_size", "max_position_embeddings")
+    missing = [name for name in names if not isinstance(getattr(text, name, None), int)]
     if missing:
         raise UserError(
             f"{architecture} is no decoder of softmax attention layers: its configuration has no {', '.join(missing)}"

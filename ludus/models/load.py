@@ -12,7 +12,7 @@ import sys
 import warnings
 from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Protocol, cast
 
@@ -21,18 +21,20 @@ import torch
 from safetensors import safe_open
 from torch import Tensor
 from torch.nn import Parameter
-from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel
+from transformers import AutoConfig, AutoModelForCausalLM, PretrainedConfig, PreTrainedModel
+from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING
 from transformers.utils import logging as hf_logging
 
-from ludus.errors import UserError
+from ludus.errors import LudusError, UserError
 from ludus.models.attention import ATTENTION_NAME, AttentionPlan, register_attention
-from ludus.models.config import ModelConfig
+from ludus.models.config import ModelConfig, text_config
 from ludus.models.device import choose_device
 from ludus.models.dtype import with_dtype
 from ludus.models.fused_layers import fuse_layers
 from ludus.models.probe import check_module
 from ludus.models.resolve import adapter_base, base_reference, resolve_model
 from ludus.models.settings import LoraSettings, ModelSettings
+from ludus.models.targets import choose_targets
 from ludus.models.threads import choose_threads
 
 # What belongs to a model folder beside configuration and weights; copied as it is.
@@ -52,6 +54,13 @@ ADAPTER_FILE = "adapter_model.safetensors"
 # Weights of a model and of an adapter, in one file or in several with an index.
 _WHOLE_FILES = (WHOLE_FILE, "model-*-of-*.safetensors", "model.safetensors.index.json")
 _ADAPTER_FILES = (ADAPTER_FILE, "adapter_model-*-of-*.safetensors", "adapter_model.safetensors.index.json")
+# How weights of a text decoder are called inside a model of several modalities, and by itself.
+_NAMES_IN_TOWERS = {
+    r"^(?:model\.)?language_model\.(?:model\.)?(?!lm_head)": "model.",
+    r"^language_model\.lm_head": "lm_head",
+}
+# As transformers' classes for sequences and tokens name their head, which takes the place of the vocabulary's.
+HEAD_NAME = "score.weight"
 # The one adapter under training; peft's own default name, so that its files carry no name of ours.
 _ADAPTER = "default"
 
@@ -85,13 +94,14 @@ class LoadedModel:
         return f"<LoadedModel {self.config.architecture} from {self.folder}: {num_trained:,} trained ({kind})>"
 
     def backbone(self, input_ids: Tensor, position_ids: Tensor, plan: AttentionPlan) -> Tensor:
-        """Last hidden states, shape (B, S, D), normed: what the head multiplies.
+        """Last hidden states, shape (B, S, D), normed, and scaled as logits are: what the head multiplies.
 
         input_ids, position_ids: (B, S). `plan` decides who attends to whom.
         """
         run = self.module.base_model if self.gathering is None else self.gathering
         output = run(input_ids=input_ids, position_ids=position_ids, use_cache=False, plan=plan)
-        return cast(Tensor, output.last_hidden_state)
+        hidden = cast(Tensor, output.last_hidden_state)
+        return hidden if self.config.logit_scale == 1.0 else hidden * self.config.logit_scale
 
     def release(self) -> None:
         """After a forward pass that no backward pass follows: what it brought together is given up again."""
@@ -111,7 +121,8 @@ class LoadedModel:
     @property
     def layers(self) -> list[torch.nn.Module]:
         """The decoder's layers, first to last."""
-        return list(cast(torch.nn.ModuleList, self.module.base_model.layers))
+        lists = (each for each in self.module.base_model.modules() if isinstance(each, torch.nn.ModuleList))
+        return list(next(each for each in lists if len(each) == self.config.num_layers))
 
     @property
     def adapter_config(self) -> dict[str, Any] | None:
@@ -141,8 +152,15 @@ def load_model(settings: ModelSettings, *, seed: int = 0, is_mapped: bool = Fals
     if base is not None and settings.lora is not None:
         raise UserError(f"{folder} is a LoRA adapter already; leave model.lora unset to go on training it")
     base_folder = folder if base is None else resolve_model(base)
-    config = ModelConfig.from_hf(_read_config(base_folder), context_length=settings.context_length)
-    module = _load_module(base_folder, getattr(torch, settings.dtype)).to("cpu" if is_mapped else device)
+    described = _read_config(base_folder)
+    config = ModelConfig.from_hf(described, context_length=settings.context_length)
+    if text_config(described) is not described and (base is not None or settings.lora is not None):
+        raise UserError(
+            f"{config.architecture} is loaded as its text decoder alone, whose layers have other names than in the "
+            "whole model, so that nothing else would load an adapter of it; leave model.lora unset, or save the text "
+            "decoder by itself first"
+        )
+    module = _load_module(base_folder, described, getattr(torch, settings.dtype)).to("cpu" if is_mapped else device)
     adapter = None
     if base is not None:
         with quiet():
@@ -156,8 +174,19 @@ def load_model(settings: ModelSettings, *, seed: int = 0, is_mapped: bool = Fals
         _leave_file(module)
     trainable = {name: parameter for name, parameter in module.named_parameters() if parameter.requires_grad}
     model = LoadedModel(folder, module, config, trainable, adapter)
-    check_module(model.module, model.config, model.backbone)
-    return model
+    return replace(model, config=_proven(model))
+
+
+def _proven(model: LoadedModel) -> ModelConfig:
+    """What the layers are, run once. What runs there is others' code, and may fail in any way."""
+    try:
+        return check_module(model.module, model.config, model.backbone)
+    except (LudusError, torch.OutOfMemoryError):
+        raise
+    except Exception as error:
+        raise UserError(
+            f"{model.config.architecture} cannot be run as Ludus runs decoders: {type(error).__name__}: {error}"
+        ) from error
 
 
 def save_model(model: LoadedModel, folder: Path, *, chat_template: str | None = None) -> None:
@@ -227,15 +256,32 @@ def _read_config(folder: Path) -> Any:
         raise UserError(f"transformers does not know the model in {folder}: {error}") from error
 
 
-def _load_module(folder: Path, dtype: torch.dtype) -> PreTrainedModel:
+def _load_module(folder: Path, described: PretrainedConfig, dtype: torch.dtype) -> PreTrainedModel:
     register_attention()
+    text, kind, options = text_config(described), AutoModelForCausalLM, {}
+    if text is not described:
+        text.tie_word_embeddings = described.tie_word_embeddings
+        kind, options = MODEL_FOR_CAUSAL_LM_MAPPING[type(text)], {"config": text, "key_mapping": dict(_NAMES_IN_TOWERS)}
     try:
         with quiet():
-            module = AutoModelForCausalLM.from_pretrained(
-                folder, dtype=dtype, attn_implementation=ATTENTION_NAME, local_files_only=True
+            module, found = kind.from_pretrained(
+                folder,
+                dtype=dtype,
+                attn_implementation=ATTENTION_NAME,
+                local_files_only=True,
+                output_loading_info=True,
+                **options,
             )
-    except (OSError, ValueError, KeyError) as error:
+    except (OSError, ValueError, KeyError, ImportError) as error:
         raise UserError(f"could not load the model in {folder}: {error}") from error
+    if text is not described:
+        vars(module).pop("_weight_conversions", None)  # it is saved as a model of text, under names of its own
+    missing = sorted(name for name in found["missing_keys"] if HEAD_NAME not in found["unexpected_keys"])
+    if missing:
+        raise UserError(
+            f"the model in {folder} is not whole: its files hold no {missing[0]}"
+            + (f" and {len(missing) - 1} more weights" if len(missing) > 1 else "")
+        )
     module.eval()  # sampling and training run the same forward pass: no dropout
     # No row is ever padded, so the padding token (often the end of a turn) is a token like any other and learns.
     module.get_input_embeddings().padding_idx = None
@@ -253,24 +299,22 @@ def _leave_file(module: PreTrainedModel) -> None:
 
 
 def _add_lora(module: PreTrainedModel, lora: LoraSettings, seed: int) -> peft.PeftModel:
+    targets = choose_targets(module, lora)
     config = peft.LoraConfig(
         r=lora.rank,
         lora_alpha=cast(int, lora.alpha),
-        target_modules=list(lora.target_modules),
+        target_modules=list(targets.modules),
+        target_parameters=list(targets.parameters) or None,
+        fan_in_fan_out=targets.are_transposed,
         lora_dropout=0.0,
         task_type="CAUSAL_LM",
     )
-    embeddings = (module.get_input_embeddings(), module.get_output_embeddings())
-    names = [name for name, part in module.named_modules() if any(part is each for each in embeddings)]
-    for target in lora.target_modules:
-        if any(name.split(".")[-1] == target for name in names):
-            raise UserError(f"model.lora.target_modules names {target!r}; adapters on embeddings are not supported")
     with quiet(), torch.random.fork_rng():
         torch.manual_seed(seed)
         try:
             adapter = peft.get_peft_model(module, config, adapter_name=_ADAPTER, autocast_adapter_dtype=False)
         except ValueError as error:
-            raise UserError(f"model.lora.target_modules={list(lora.target_modules)} does not fit: {error}") from error
+            raise UserError(f"model.lora with {', '.join(targets.modules)} does not fit: {error}") from error
     adapter.eval()
     return cast(peft.PeftModel, adapter)
 

@@ -15,10 +15,7 @@ from safetensors import safe_open
 from torch import nn
 
 from ludus.errors import UserError
-from ludus.models.load import LoadedModel
-
-# As transformers' classes for sequences and tokens name it.
-HEAD_NAME = "score.weight"
+from ludus.models.load import HEAD_NAME, LoadedModel
 
 
 def with_scalar_head(model: LoadedModel) -> LoadedModel:

@@ -15,7 +15,11 @@ class LoraSettings(Settings):
     rank: int = Field(default=16, ge=1)
     alpha: float = Field(default=32.0, gt=0)
     """The adapter's output is scaled by alpha / rank."""
-    target_modules: tuple[str, ...] = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")
+    target_modules: tuple[str, ...] | None = None
+    """Names of linear layers, such as `q_proj`. None: every one within the model's layers but routers, whatever its
+    family calls them; in mixtures of experts those of attention."""
+    target_parameters: tuple[str, ...] = ()
+    """Names of weights that belong to no linear layer: those of fused experts, such as `mlp.experts.down_proj`."""
 
 
 class ModelSettings(Settings):

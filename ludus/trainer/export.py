@@ -17,8 +17,15 @@ from transformers import MODEL_FOR_SEQUENCE_CLASSIFICATION_MAPPING
 
 from ludus.engines.weights import write_safetensors
 from ludus.errors import UserError
-from ludus.models.load import ADAPTER_FILE, WHOLE_FILE, LoadedModel, copy_companions, quiet, remove_other_weights
-from ludus.models.scalar_head import HEAD_NAME
+from ludus.models.load import (
+    ADAPTER_FILE,
+    HEAD_NAME,
+    WHOLE_FILE,
+    LoadedModel,
+    copy_companions,
+    quiet,
+    remove_other_weights,
+)
 
 # As models are cut on the hub.
 MAX_FILE_BYTES = 5_000_000_000

@@ -5,6 +5,7 @@ Knows: the model, the cache, the kernel, the sampler.  Knows not: which sequence
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence as TokenSequence
 
 import torch
@@ -18,6 +19,7 @@ from ludus.engines.local.paged import CausalPlan, PagedCache, PagedPlan
 from ludus.engines.local.sampler import ROW_BLOCK, ROWS, Sampler
 from ludus.engines.local.scheduler import ScheduledChunk, StepPlan
 from ludus.engines.sequence import SampledToken, Sequence
+from ludus.errors import BackendError
 from ludus.models.load import LoadedModel
 
 
@@ -69,6 +71,12 @@ class Runner:
         draws = self._sampler.draw(
             hidden_ND, self._model.head_weight, requests, softcap=self._model.config.logit_softcap
         )
+        for sequence, draw in zip(sequences, draws, strict=True):
+            if math.isnan(draw.logprob):
+                raise BackendError(
+                    f"the model's logits for call {sequence.call.id!r} are no numbers (NaN), so its weights are "
+                    "damaged or have diverged: go on from an earlier checkpoint, with a smaller learning rate"
+                )
         return list(zip(sequences, draws, strict=True))
 
     @torch.inference_mode()

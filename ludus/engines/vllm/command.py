@@ -109,6 +109,11 @@ def _adapter_options(model: ModelSettings, adapter: Path | None) -> dict[str, An
     room = next((each for each in _LORA_RANKS if each >= rank), None)
     if room is None:
         raise ConfigError(f"adapters of rank {rank} are not for vLLM, which takes up to {_LORA_RANKS[-1]}")
+    if modules is None or (model.lora is not None and model.lora.target_parameters):
+        raise ConfigError(
+            "vLLM is told which linear layers get adapters before it loads any, and gives none to experts: name the "
+            "layers in model.lora.target_modules, and leave model.lora.target_parameters out"
+        )
     if isinstance(modules, str):
         raise ConfigError(
             f"the adapter's target_modules={modules!r} is a pattern; vLLM wants names: write the list of them into its "

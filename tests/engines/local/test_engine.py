@@ -117,6 +117,27 @@ def test_a_failed_step_fails_its_calls_and_the_next_ones_are_served(
     asyncio.run(scenario())
 
 
+@pytest.mark.parametrize("kernels", ["native", "eager"])
+def test_weights_that_are_no_numbers_are_noticed(kernels: str, make_engine: MakeEngine, model: LoadedModel) -> None:
+    """Nobody gets a token that was drawn from NaN; once the weights are sound again, calls are served."""
+
+    async def scenario() -> None:
+        engine = make_engine(kernels=kernels)
+        kept = model.head_weight.detach().clone()
+        with torch.no_grad():
+            model.head_weight.fill_(torch.nan)
+        try:
+            with pytest.raises(BackendError, match="NaN"):
+                await engine.generate(call("damaged"))
+        finally:
+            with torch.no_grad():
+                model.head_weight.copy_(kept)
+        assert (await engine.generate(call("sound"))).token_ids
+        await engine.close()
+
+    asyncio.run(scenario())
+
+
 def test_a_failing_listener_fails_its_own_call_alone(make_engine: MakeEngine) -> None:
     """What `on_tokens` raises comes out of that `generate`; its call is aborted, the others finish."""
 

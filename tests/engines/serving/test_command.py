@@ -17,10 +17,10 @@ def test_says_what_is_not_the_default() -> None:
     engine = LudusServerSettings(replicas=3, kv_bytes=2**20, kernels="eager")
     model = ModelSettings(path="org/name", dtype="float32", lora=LoraSettings(rank=4))
     command = engine_command(engine, model, ADDRESS)
-    lora = '{"rank": 4, "alpha": 32.0, "target_modules": ["q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", '
+    lora = '{"rank": 4, "alpha": 32.0, "target_modules": null, "target_parameters": []}'
     assert command.argv == (
         *(sys.executable, "-P", "-m", "ludus", "engine", "serve", "org/name", 'model.dtype="float32"'),
-        f'model.lora={lora}"up_proj", "down_proj"]}}',
+        f"model.lora={lora}",
         *('engine.kernels="eager"', "engine.kv_bytes=1048576", "seed=7"),
         *("--host", "10.0.0.7", "--port", "8123"),
     )
