@@ -10,7 +10,6 @@ from dataclasses import replace
 
 from ludus.api.cards.choose import RANKS, Cards, Fixed, choose
 from ludus.api.cards.memory import GB, Job, Training, training_parts
-from ludus.models.settings import LoraSettings
 
 _NOT_YET = "Ludus has no 4-bit weights, no offload to the processor's memory and no tensor parallel training"
 _RANK = 16  # of the adapters that are named
@@ -49,7 +48,7 @@ def _alternatives(job: Job, cards: Cards, fixed: Fixed) -> Iterator[tuple[str, J
     if count > 1:
         yield f"the {count} cards shared out as `ludus plan` does", job, count, smallest
     if job.lora is None:
-        adapted = replace(job, lora=(_RANK, LoraSettings().target_modules))
+        adapted = replace(job, lora=(_RANK, tuple(job.shape.linears)))
         yield f"adapters, model.lora.rank={_RANK}", adapted, count, small
         if count > 1:
             yield f"adapters, model.lora.rank={_RANK}, and the cards shared out", adapted, count, smallest

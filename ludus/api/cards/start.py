@@ -79,7 +79,7 @@ def job_of(config: Config) -> Job:
     return Job(
         shape=shape,
         weight_bytes=_WEIGHT_BYTES[config.model.dtype],
-        lora=None if lora is None else (lora.rank, lora.target_modules),
+        lora=None if lora is None else (lora.rank, lora.target_modules or tuple(shape.linears)),
         has_critic=config.has_critic and config.critic.model == "separate",
         has_reference=needs.reference or "reference_logprobs" in needs.measured,
         max_running=batch.max_running,
