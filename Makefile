@@ -128,7 +128,7 @@ test-slurm: $(READY)
 	OMP_NUM_THREADS=1 CONSENT=yes $(BIN)/python -m pytest tests/cluster/real_slurm.py tests/cluster/remote/over_slurm.py
 
 # Only looked at: nothing of a wheel is installed or run.
-WHEELS := art=openpipe-art==0.5.18
+WHEELS := art=openpipe-art==0.5.18 verl=verl==0.9.1
 public-names: $(READY)
 	rm -rf build/wheels
 	set -e; for each in $(WHEELS); do \

@@ -84,6 +84,11 @@ def load_interactions(config_path: Path | str | None) -> dict[str, BaseInteracti
     return users
 
 
+def initialize_interactions_from_config(interaction_config_file: Path | str) -> dict[str, BaseInteraction]:
+    """`load_interactions`, by verl's name."""
+    return load_interactions(interaction_config_file)
+
+
 def find_interaction(users: Mapping[str, BaseInteraction], name: str | None) -> BaseInteraction:
     """The user that a row asks for; None is the only one there is. Raises UserError that names those there are."""
     if name is None and len(users) == 1:

@@ -27,6 +27,8 @@ class FunctionCall(pydantic.BaseModel):
     name: str
     arguments: str
     """JSON text."""
+    tool_call_id: str | None = None
+    """None: the model's format writes none."""
 
 
 class ToolParser:
@@ -62,5 +64,7 @@ class ToolParser:
         for raw in stream.undecoded:
             logger.warning("Failed to decode tool call: %.200s", raw)
         message = stream.message()
-        calls = [FunctionCall(name=call.name, arguments=call.arguments) for call in message.tool_calls]
+        calls = [
+            FunctionCall(name=call.name, arguments=call.arguments, tool_call_id=call.id) for call in message.tool_calls
+        ]
         return message.content or "", calls

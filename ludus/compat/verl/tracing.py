@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import functools
 import inspect
+import logging
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, TypeVar
@@ -15,7 +16,21 @@ import pydantic_core
 
 from ludus.runs.spans import OpenSpan, span
 
+logger = logging.getLogger(__name__)
 FunctionT = TypeVar("FunctionT", bound=Callable[..., Any])
+
+
+class RolloutTraceConfig:
+    """`trace.*` of the configuration says where traces go; what code asks for besides is logged and does nothing."""
+
+    @classmethod
+    def init(cls, project_name: str, experiment_name: str, backend: str | None, *_: Any, **__: Any) -> None:
+        asked = f"backend={backend!r}, project {project_name!r}, experiment {experiment_name!r}"
+        logger.warning("RolloutTraceConfig.init(%s) does nothing: trace.* of the configuration says it", asked)
+
+    @classmethod
+    def reset(cls) -> None:
+        """Nothing is kept."""
 
 
 def rollout_trace_op(function: FunctionT) -> FunctionT:

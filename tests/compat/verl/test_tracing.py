@@ -12,7 +12,7 @@ import pytest
 from ludus.compat.verl.parser import ToolParser
 from ludus.compat.verl.server import TokenOutput
 from ludus.compat.verl.tokens import LoopTokenizer
-from ludus.compat.verl.tracing import rollout_trace_attr, rollout_trace_op
+from ludus.compat.verl.tracing import RolloutTraceConfig, rollout_trace_attr, rollout_trace_op
 from ludus.errors import UserError
 from ludus.runs.spans import SpanLog, collect_spans
 from ludus.text.chat import ChatText
@@ -61,3 +61,10 @@ def test_calls_are_found_in_tokens(text: ChatText, caplog: pytest.LogCaptureFixt
     assert "gpt_oss" in repr(ToolParser.get_tool_parser("gpt-oss", tokenizer))
     with pytest.raises(UserError, match="Unknown tool_parser 'seed'"):
         ToolParser.get_tool_parser("seed", tokenizer)
+
+
+def test_where_traces_go_is_said_by_the_configuration(caplog: pytest.LogCaptureFixture) -> None:
+    """Code that asks for something else is told."""
+    RolloutTraceConfig.init("p", "e", "weave", token2text=True)
+    RolloutTraceConfig.reset()
+    assert "RolloutTraceConfig.init(backend='weave', project 'p', experiment 'e') does nothing" in caplog.text
