@@ -114,7 +114,7 @@ BEYOND_SEAMS = {
         "runs are shown": (
             "algorithms.* episodes.export loop.batch loop.observer loop.train rollout.groups runs.decoder runs.export "
             "runs.failures runs.folder runs.interactions runs.metrics runs.names runs.report runs.store runs.view "
-            "text.tokenizer"
+            "runs.watch.* text.tokenizer processes.end_with_parent"
         ),
         "models of others are played and served": (
             "agents.http_clients agents.thread episodes.graph episodes.recorder gateway.traffic http.server http.sse "

@@ -46,6 +46,7 @@ COMMANDS = {
     "status": "cli.runs:status",
     "stop": "cli.runs:stop",
     "report": "cli.report:report",
+    "watch": "cli.watch:watch",
     "export": "cli.export:export",
     "gateway": "cli.gateway:gateway",
     "serve": "cli.serve:serve",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Annotated
 
@@ -17,6 +18,7 @@ from ludus.cli.console import plain_table, say, say_json, show_admin_key
 from ludus.cli.options import AdminKey, Overrides, file_and_keys
 from ludus.cli.signals import raise_if_unfinished
 from ludus.cli.submit import submit_training, wants_job
+from ludus.cli.watch import watching
 from ludus.compat.config import Config, load_config
 from ludus.errors import UserError
 from ludus.loop.observer import RunSummary
@@ -40,6 +42,9 @@ def train(
     ] = None,
     resume: Annotated[bool, Option("--resume", help="Go on from the run's latest checkpoint.")] = False,
     new: Annotated[bool, Option("--new", help="Beside a run of that name begin NAME-2, NAME-3 …")] = False,
+    watched: Annotated[
+        bool, Option("--watch", help="Serve a page on which the run is watched; see ludus watch.")
+    ] = False,
     as_json: Annotated[bool, Option("--json", help="End with one line of JSON: the results of the run.")] = False,
     explained: Annotated[
         bool, Option("--explain", help="Show the objective as formulas, with sources, and end.")
@@ -82,14 +87,23 @@ def train(
         look = f"ludus status {escape(str(settings.folder))}"
         return say(f"submitted as job [bold]{job}[/]; look at it with [bold]{look}[/]")
 
+    summary = _train(settings, resume=resume, watched=watched, admin_key=admin_key)
+    return _show(summary, ["ludus train", *named, *keys, "--resume"], as_json)
+
+
+def _train(settings: Config, *, resume: bool, watched: bool, admin_key: str | None) -> RunSummary:
+    """As one watches it, in the terminal, and in a browser if that is wanted."""
+
     def say_where(url: str, key: str) -> None:
         say(f"sessions are taken at [bold]{url}[/]")
         show_admin_key(key, admin_key)
 
-    with watch(Console(), settings.name) as observer:
+    with ExitStack() as beside:
+        if watched:
+            say(f"watch it at [bold]{escape(beside.enter_context(watching(settings.folder)))}[/]")
+        observer = beside.enter_context(watch(Console(), settings.name))
         trainer = Trainer(settings)
-        summary = trainer.train(resume=resume, observer=observer, on_gateway=say_where, admin_key=admin_key)
-    return _show(summary, ["ludus train", *named, *keys, "--resume"], as_json)
+        return trainer.train(resume=resume, observer=observer, on_gateway=say_where, admin_key=admin_key)
 
 
 def _explain(config: Config) -> None:

@@ -6,6 +6,7 @@ Invariant: whatever is sent, there is a number within bounds or an error that it
 
 from __future__ import annotations
 
+import re
 from typing import Annotated
 
 import pydantic
@@ -16,6 +17,20 @@ MOST_DIGITS = 15  # of counts, which every database and every float holds exactl
 _MOST_SHOWN = 40
 Count = Annotated[int, pydantic.Field(ge=0, lt=10**MOST_DIGITS)]
 """The same in the parameters of a route; a route's path never says `:int`, which converts before a key is looked at."""
+
+
+_NUMBER = re.compile(r"[+-]?(?:[0-9]{1,20}(?:\.[0-9]{0,40})?|\.[0-9]{1,40})(?:[eE][+-]?[0-9]{1,2})?")
+
+
+def read_number(text: str, name: str) -> float:
+    """The finite number that the text says. Raises AgentError if it is none.
+
+    name: of what has this value.
+    """
+    if not _NUMBER.fullmatch(text):
+        message = f"Invalid value for {name!r}: {text[:_MOST_SHOWN]!r}. Allowed: a number such as -0.5 or 1e-3."
+        raise AgentError(message, code="invalid_value", param=name)
+    return float(text)
 
 
 def read_count(text: str, name: str) -> int:

@@ -103,9 +103,18 @@ def read_metrics(folder: Path) -> tuple[list[tuple[int, dict[str, float]]], int]
     rows: dict[int, dict[str, float]] = {}
     num_unreadable = 0
     for line in lines:
-        try:
-            values = json.loads(line)
-            rows.setdefault(int(values.pop("step")), {}).update({name: float(each) for name, each in values.items()})
-        except (ValueError, KeyError, TypeError, AttributeError):
+        found = metrics_of(line)
+        if found is None:
             num_unreadable += line.endswith(b"\n")
+        else:
+            rows.setdefault(found[0], {}).update(found[1])
     return sorted(rows.items()), num_unreadable
+
+
+def metrics_of(line: bytes) -> tuple[int, dict[str, float]] | None:
+    """Step and metrics in a line of metrics.jsonl. None: it cannot be read."""
+    try:
+        values = json.loads(line)
+        return int(values.pop("step")), {name: float(each) for name, each in values.items()}
+    except (ValueError, KeyError, TypeError, AttributeError):
+        return None

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from ludus.runs.store import RunStore
 from ludus.runs.view import Decode
 from ludus.text.prefix_memo import around_difference
-from ludus.types import SessionRecord
+from ludus.types import SessionRecord, Turn
 
 _PREFIX, _SUFFIX = "rollout/fork_", "_turns"
 _CONTEXT_CHARS = 80
@@ -63,15 +63,23 @@ def fork_examples(
     session: SessionRecord, decode: Decode, *, known: Collection[str] = frozenset()
 ) -> dict[str, ForkExample]:
     """The first fork of each reason in a session. known: reasons that need none."""
-    turns = {turn.id: turn for turn in session.turns}
     found: dict[str, ForkExample] = {}
     for number, turn in enumerate(session.turns, start=1):
-        if turn.fork is not None and turn.follows is not None and turn.fork not in (*known, *found):
-            path_ids = session.path_ids(turn.node)
-            prompt_ids = path_ids[: len(path_ids) - len(turn.sampled.token_ids)]
-            seen, shown = decode(session.path_ids(turns[turn.follows].node)), decode(prompt_ids)
-            found[turn.fork] = ForkExample(session.id, number, *around_difference(seen, shown, _CONTEXT_CHARS))
+        if turn.fork is not None and turn.fork not in (*known, *found):
+            texts = fork_between(session, turn, decode)
+            found |= {} if texts is None else {turn.fork: ForkExample(session.id, number, *texts)}
     return found
+
+
+def fork_between(session: SessionRecord, turn: Turn, decode: Decode) -> tuple[str, str] | None:
+    """Around their first difference, what the model saw and sampled before the turn, and what it was given instead.
+    None: nothing came before."""
+    before = next((each for each in session.turns if each.id == turn.follows), None)
+    if before is None:
+        return None
+    path_ids = session.path_ids(turn.node)
+    prompt_ids = path_ids[: len(path_ids) - len(turn.sampled.token_ids)]
+    return around_difference(decode(session.path_ids(before.node)), decode(prompt_ids), _CONTEXT_CHARS)
 
 
 def _examples(run: RunStore, wanted: set[str], decode: Decode) -> dict[str, ForkExample]:

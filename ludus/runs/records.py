@@ -95,8 +95,11 @@ def row_of(episode: Episode, finished: FinishedEpisode) -> tuple[object, ...]:
     )
 
 
-def open_records(folder: Path, *, is_begun: bool, reads_only: bool = False) -> Records:
-    """Those in the folder; a new file where the run has not begun. Raises what SQLite raises if the disk refuses."""
+def open_records(folder: Path, *, is_begun: bool, reads_only: bool = False, checks: bool = True) -> Records:
+    """Those in the folder; a new file where the run has not begun. Raises what SQLite raises if the disk refuses.
+
+    checks: whether all of the file is as it was written; False: whether it is a file of ours.
+    """
     path, new = folder / NAME, folder / _NEW
     if new.is_file() and not (path.exists() or reads_only):  # it was complete before the damaged one went
         new.replace(path)
@@ -107,7 +110,7 @@ def open_records(folder: Path, *, is_begun: bool, reads_only: bool = False) -> R
         try:
             if not (is_begun or reads_only) and db.rows("SELECT NOT EXISTS (SELECT 1 FROM sqlite_master)") == [(1,)]:
                 db.create(_SCHEMA)
-            wrong = _wrong(db)
+            wrong = _wrong(db, checks=checks)
         except BaseException:
             db.close()
             raise
@@ -132,14 +135,14 @@ def replace_damaged(folder: Path, readable: Database) -> None:
     new.replace(folder / NAME)
 
 
-def _wrong(db: Database) -> str | None:
+def _wrong(db: Database, *, checks: bool = True) -> str | None:
     """What is wrong with the file, in words. None: its pages hang together, and records are as they were written."""
     ((found,),) = db.rows("PRAGMA user_version")
     if found != FORMAT and 0 < found < _MOST_FORMATS:
         return None  # another version's, which this one cannot judge
     header = f"its header names the format {found}" if found else "its header names no format"
-    said = header if found != FORMAT else db.damage()
-    if said is None:
+    said = header if found != FORMAT else db.damage() if checks else None
+    if said is None and checks:
         ((changed,),) = db.rows("SELECT count(*) FROM episodes WHERE crc32(record) IS NOT checksum")
         said = f"{changed:,} episodes are not as they were written" if changed else None
     return said

@@ -43,6 +43,7 @@ from ludus.types import Episode, Outcome
 logger = logging.getLogger(__name__)
 
 _LOCK = "writer.lock"
+_MOST_VALUES = 500  # of one statement; SQLite takes some thousands
 
 Credit = Mapping[str, float | str]
 """By turn id: the advantage the turn was trained with, or the reason why it was masked."""
@@ -51,11 +52,11 @@ Credit = Mapping[str, float | str]
 class RunStore(AbstractContextManager["RunStore"]):
     """The folder of one run. Safe to use from several threads."""
 
-    def __init__(self, folder: Path, *, is_begun: bool = False, reads_only: bool = False) -> None:
+    def __init__(self, folder: Path, *, is_begun: bool = False, reads_only: bool = False, checks: bool = True) -> None:
         """Use `create`, `open` or `look`; they say clearly what is wrong with the folder."""
         self.folder = folder
         self._lock = threading.RLock()
-        self._records = _connect(folder, is_begun=is_begun, reads_only=reads_only)
+        self._records = _connect(folder, is_begun=is_begun, reads_only=reads_only, checks=checks)
         self._writer_lock: int | None = None
         """File descriptor that marks this process as the run's writer. None: it has only read so far."""
         self._journal: Journal | None = None
@@ -94,12 +95,16 @@ class RunStore(AbstractContextManager["RunStore"]):
         return store
 
     @classmethod
-    def look(cls, folder: Path | str) -> RunStore:
-        """A run that exists, whoever writes it meanwhile; nothing of it is changed. Raises UserError as `open` does."""
+    def look(cls, folder: Path | str, *, checks: bool = True) -> RunStore:
+        """A run that exists, whoever writes it meanwhile; nothing of it is changed. Raises UserError as `open` does.
+
+        checks: run.db is read as a whole, and what is damaged is said. False: at once, for who looks at it beside.
+        """
         folder = Path(folder)
         cls.check_there(folder)
-        store = cls(folder, is_begun=_is_begun(folder), reads_only=True)
-        store._warn_of_damages()
+        store = cls(folder, is_begun=_is_begun(folder), reads_only=True, checks=checks)
+        if checks:
+            store._warn_of_damages()
         return store
 
     @classmethod
@@ -167,6 +172,11 @@ class RunStore(AbstractContextManager["RunStore"]):
     @property
     def name(self) -> str:
         return self.folder.name
+
+    @property
+    def is_salvaged(self) -> bool:
+        """run.db is damaged, and this is a copy of what can be read of it."""
+        return self._records.damage is not None
 
     @property
     def checkpoints(self) -> Path:
@@ -247,6 +257,13 @@ class RunStore(AbstractContextManager["RunStore"]):
         rows = self._rows("SELECT record FROM episodes WHERE id = ? ORDER BY num DESC LIMIT 1", (episode_id,))
         return decode_episode(*rows[0]) if rows else None
 
+    def episode_at(self, num: int) -> Episode:
+        """The episode with this number in the order of their adding. Raises UserError if there is none."""
+        rows = self._rows("SELECT record FROM episodes WHERE num = ?", (num,))
+        if not rows:
+            raise UserError(f"the run {self.name!r} holds no episode of number {num}")
+        return decode_episode(*rows[0])
+
     def has_episode(self, episode_id: str) -> bool:
         return bool(self._rows("SELECT 1 FROM episodes WHERE id = ?", (episode_id,)))
 
@@ -288,6 +305,15 @@ class RunStore(AbstractContextManager["RunStore"]):
         """All that `add_credit` was given, by turn id."""
         rows = self._rows("SELECT turn_id, advantage, mask FROM credit")
         return {turn_id: advantage if mask is None else mask for turn_id, advantage, mask in rows}
+
+    def credit_of(self, turn_ids: Sequence[str]) -> list[tuple[str, int, float | None, str | None]]:
+        """Id, step, advantage and mask of those of the turns that a step used."""
+        found: list[tuple[str, int, float | None, str | None]] = []
+        for start in range(0, len(turn_ids), _MOST_VALUES):
+            part = tuple(turn_ids[start : start + _MOST_VALUES])
+            marks = ", ".join("?" * len(part))
+            found += self._rows(f"SELECT turn_id, step, advantage, mask FROM credit WHERE turn_id IN ({marks})", part)
+        return found
 
     def add_tokens(self, step: int, tokens: TokenColumns, turns: Mapping[int, tuple[str, Sequence[int]]]) -> None:
         """What the step made of every token that it trained; `write_tokens` says of which."""
@@ -373,6 +399,10 @@ class RunStore(AbstractContextManager["RunStore"]):
             return error
         return None
 
+    def rows(self, sql: str, values: tuple[object, ...] = ()) -> list[tuple[Any, ...]]:
+        """What a question in SQL to run.db answers. Raises UserError if it cannot be read."""
+        return self._rows(sql, values)
+
     def _rows(self, sql: str, values: tuple[object, ...] = ()) -> list[tuple[Any, ...]]:
         with _explained(self.folder, "read run.db"):
             return self._records.db.rows(sql, values)
@@ -442,9 +472,9 @@ def _is_begun(folder: Path) -> bool:
     return any((folder / name).is_file() for name in (_LOCK, "metrics.jsonl"))
 
 
-def _connect(folder: Path, *, is_begun: bool, reads_only: bool = False) -> records.Records:
+def _connect(folder: Path, *, is_begun: bool, reads_only: bool = False, checks: bool = True) -> records.Records:
     with _explained(folder, "open run.db"):
-        opened = records.open_records(folder, is_begun=is_begun, reads_only=reads_only)
+        opened = records.open_records(folder, is_begun=is_begun, reads_only=reads_only, checks=checks)
         ((found,),) = opened.db.rows("PRAGMA user_version")
     if found != FORMAT:
         opened.db.close()

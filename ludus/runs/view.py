@@ -69,7 +69,7 @@ def view_turns(episode: Episode, *, decode: Decode | None, credit: Mapping[str, 
         views.append(
             TurnView(
                 turn=turn,
-                new_messages=_new_messages(turn, by_id.get(turn.follows or "")),
+                new_messages=new_messages(turn, by_id.get(turn.follows or "")),
                 tokens=view_tokens(turn, decode),
                 reward=episode.rewards.get(turn.id),
                 advantage=None if isinstance(value, str) else value,
@@ -82,12 +82,12 @@ def view_turns(episode: Episode, *, decode: Decode | None, credit: Mapping[str, 
 def view_tokens(turn: Turn, decode: Decode | None) -> tuple[TokenView, ...]:
     """The sampled tokens of a turn, each with its own piece of the text."""
     sampled = turn.sampled
-    texts = [f"{token} " for token in sampled.token_ids] if decode is None else _pieces(sampled.token_ids, decode)
+    texts = [f"{token} " for token in sampled.token_ids] if decode is None else token_pieces(sampled.token_ids, decode)
     rows = zip(sampled.token_ids, texts, sampled.logprobs, sampled.versions, strict=True)
     return tuple(TokenView(*row) for row in rows)
 
 
-def _new_messages(turn: Turn, earlier: Turn | None) -> tuple[Message, ...]:
+def new_messages(turn: Turn, earlier: Turn | None) -> tuple[Message, ...]:
     """What follows the reply of the earlier turn; all messages when the history was changed."""
     if earlier is None:
         return turn.messages
@@ -97,7 +97,7 @@ def _new_messages(turn: Turn, earlier: Turn | None) -> tuple[Message, ...]:
     return turn.messages[num_seen + 1 :] if is_answer_next else turn.messages
 
 
-def _pieces(ids: Sequence[int], decode: Decode) -> list[str]:
+def token_pieces(ids: Sequence[int], decode: Decode) -> list[str]:
     """Text of each token; a character split over several tokens belongs to the last of them."""
     pieces: list[str] = []
     start = 0  # first id whose text has not been given out

@@ -1,0 +1,84 @@
+"""`ludus watch`: runs in a browser, live."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import webbrowser
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Annotated
+
+from rich.markup import escape
+from typer import Argument, Option
+
+from ludus.cli.console import say, say_json
+from ludus.cli.options import Port
+from ludus.cli.signals import until_signalled
+from ludus.errors import BackendError
+from ludus.processes.blocking import run_blocking
+from ludus.processes.end_with_parent import end_with_parent
+from ludus.processes.program import PROGRAM
+from ludus.runs.watch.folder import RunsFolder, check_watchable
+from ludus.runs.watch.server import open_watcher
+
+_NICE = 5  # a run that trains on this machine comes first
+
+
+def watch(
+    folder: Annotated[Path, Argument(metavar="[RUN|FOLDER]", help="A run's folder, or one with runs.")] = Path("runs"),
+    port: Port = 0,
+    opens: Annotated[bool, Option("--open/--no-open", help="Open the page in a browser.")] = True,
+    expected: Annotated[bool, Option("--expected", hidden=True)] = False,
+    as_json: Annotated[bool, Option("--json", help="Say where the page is as one line of JSON.")] = False,
+) -> None:
+    """Look at runs in a browser, live, until Ctrl-C.
+
+    Running, finished, crashed and copied runs show alike: curves, steps,
+    groups and episodes, every turn and token with the numbers that the loss
+    used. Only the run's folder is read, and nothing in it is changed. The
+    page is served to this machine alone, to who has its link.
+
+    [bold]Examples:[/]  ludus watch runs/guess
+
+      ludus watch runs --port 7000 --no-open
+    """
+    watched = RunsFolder(folder, is_expected=True) if expected else check_watchable(folder)
+    os.nice(_NICE)
+    with open_watcher(watched, port=port) as link:
+        if as_json:
+            say_json({"link": link})
+        else:
+            say(f"watching {escape(str(folder))} at [bold]{escape(link)}[/]")
+            say("[dim]Ctrl-C ends it; the link has a key in it, and works on this machine alone[/]")
+        if opens and _has_browser():
+            webbrowser.open(link)
+        run_blocking(until_signalled())
+
+
+@contextmanager
+def watching(run: Path) -> Iterator[str]:
+    """The link of a page for a run that may begin later, served by a process of its own until the block ends."""
+    command = end_with_parent((*PROGRAM, "watch", str(run), "--no-open", "--expected", "--json"))
+    # of a session of its own: Ctrl-C lets a run finish its step, which is still to be seen
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, start_new_session=True) as process:
+        try:
+            assert process.stdout is not None, "it was asked for"
+            line = process.stdout.readline()
+            if not line.startswith("{"):
+                raise BackendError(f"the page for {str(run)!r} could not be served; what was said is above")
+            yield json.loads(line)["link"]
+        finally:
+            process.terminate()
+
+
+def _has_browser() -> bool:
+    """One with windows: others would take the terminal."""
+    is_remote = "SSH_CONNECTION" in os.environ
+    return sys.platform == "darwin" or (not is_remote and any(os.environ.get(each) for each in _DISPLAYS))
+
+
+_DISPLAYS = ("DISPLAY", "WAYLAND_DISPLAY")

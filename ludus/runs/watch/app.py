@@ -1,0 +1,177 @@
+"""The page for watching runs, and what it asks for, as a Starlette application.
+
+Knows: routes, who may look.  Knows not: what runs are made of.
+Invariants: nothing but the empty page is answered without the key; an answer is JSON that every browser reads;
+whatever is asked, a run is not changed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+from urllib.parse import unquote
+
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import Response, StreamingResponse
+from starlette.routing import Route
+
+from ludus.errors import AgentError, LudusError, UserError
+from ludus.runs.watch.access import Access, secured
+from ludus.runs.watch.compare import compare_runs
+from ludus.runs.watch.events import events_of
+from ludus.runs.watch.folder import RunsFolder
+from ludus.runs.watch.parameters import (
+    MOST_TOKENS,
+    Parameters,
+    check_known,
+    count,
+    episode_query,
+    last_event,
+    names,
+    page,
+)
+from ludus.runs.watch.run import NotThereError, WatchedRun
+
+logger = logging.getLogger(__name__)
+
+STATIC = Path(__file__).parent / "static"
+_TYPES = {
+    ".js": "text/javascript; charset=utf-8",
+    ".css": "text/css; charset=utf-8",
+    ".svg": "image/svg+xml",
+    ".html": "text/html; charset=utf-8",
+    ".txt": "text/plain; charset=utf-8",
+}
+_MOST_SEGMENTS = 12
+_NOT_BUILT = "Branches and chats are not served yet: continue from a checkpoint with `ludus rollout`."
+
+
+def watch_app(folder: RunsFolder, key: str) -> Starlette:
+    """key: without it only the empty page is served."""
+    access = Access(key)
+
+    async def index(request: Request) -> Response:
+        response = await asyncio.to_thread(_static, "index.html")
+        access.remember(request, response)
+        return secured(response)
+
+    async def static(request: Request) -> Response:
+        return secured(await asyncio.to_thread(_static, request.path_params["name"]))
+
+    async def api(request: Request) -> Response:
+        try:
+            if not access.is_allowed(request):
+                raise AgentError("This page is opened with the link that `ludus watch` printed.", status=401)
+            return secured(await _answer(folder, request))
+        except Exception as error:  # the boundary of a request: it becomes one sentence for its sender
+            return secured(_refusal(error))
+
+    return Starlette(
+        routes=[
+            Route("/", index),
+            Route("/static/{name}", static),
+            Route("/api/{rest:path}", api, methods=["GET", "POST"]),
+        ]
+    )
+
+
+def api_routes(folder: RunsFolder, path: str, given: Parameters) -> Any:
+    """What a GET of `/api/…` is answered, as JSON can hold it; `path` is what follows `/api/`.
+
+    Raises NotThereError, AgentError, or UserError where something cannot be read.
+    """
+    segments = [unquote(each) for each in path.split("/")]
+    match segments:
+        case ["runs"]:
+            check_known(given, ())
+            return {"runs": folder.outlines()}
+        case ["compare"]:
+            check_known(given, ("a", "b", "step_a", "step_b"))
+            sides = [(folder.run(given.get(side, "")), count(given, f"step_{side}")) for side in ("a", "b")]
+            return compare_runs(*sides[0], *sides[1])
+        case ["runs", run_id, *rest] if len(segments) <= _MOST_SEGMENTS:
+            return _of_run(folder.run(run_id), rest, given)
+    raise NotThereError("there is no such route")
+
+
+def _of_run(run: WatchedRun, rest: Sequence[str], given: Parameters) -> Any:
+    match rest:
+        case []:
+            check_known(given, ())
+            return run.overview()
+        case ["metrics"]:
+            check_known(given, ("names",))
+            return run.metrics(names(given))
+        case ["episodes"]:
+            query, offset, limit = episode_query(given)
+            return run.episodes(query, offset=offset, limit=limit)
+        case ["groups"]:
+            check_known(given, ("step",))
+            return run.groups(count(given, "step"))
+        case ["episodes", episode, "turns", turn, "tokens"]:
+            check_known(given, ("offset", "limit"))
+            offset, limit = page(given, default=2000, most=MOST_TOKENS)
+            return run.tokens(episode, turn, offset=offset, limit=limit)
+        case ["episodes", episode, "turns", turn, "alternatives", i]:
+            check_known(given, ())
+            return run.alternatives(episode, turn, count({"i": i}, "i") or 0)
+    check_known(given, ())
+    match rest:
+        case ["health"]:
+            return run.health()
+        case ["ledger"]:
+            return run.ledger()
+        case ["episodes", episode]:
+            return run.episode(episode)
+        case ["steps", step]:
+            return run.step(count({"step": step}, "step") or 0)
+        case ["branches"]:
+            return {"branches": []}
+    raise NotThereError("there is no such route")
+
+
+async def _answer(folder: RunsFolder, request: Request) -> Response:
+    raw: bytes = request.scope.get("raw_path") or request.url.path.encode()
+    path = raw.decode("latin-1").partition("?")[0].removeprefix("/api/")
+    if request.method == "POST":
+        raise AgentError(_NOT_BUILT, status=501)
+    segments = path.split("/")
+    if len(segments) == 3 and segments[0] == "runs" and segments[2] == "events":
+        run = await asyncio.to_thread(folder.run, unquote(segments[1]))
+        heard = last_event(request.headers.get("last-event-id"))
+        return StreamingResponse(
+            events_of(run, heard), media_type="text/event-stream", headers={"cache-control": "no-store"}
+        )
+    found = await asyncio.to_thread(_body, api_routes, folder, path, dict(request.query_params))
+    return Response(found, media_type="application/json", headers={"cache-control": "no-store"})
+
+
+def _body(ask: Callable[..., Any], *args: Any) -> bytes:
+    return json.dumps(ask(*args), allow_nan=False, ensure_ascii=True).encode()
+
+
+def _static(name: str) -> Response:
+    """A file of the bundle; none of them lies deeper."""
+    path = STATIC / name
+    if path.parent != STATIC or path.suffix not in _TYPES or not path.is_file():
+        return Response('{"detail": "There is no such file."}', 404, media_type="application/json")
+    return Response(path.read_bytes(), headers={"content-type": _TYPES[path.suffix], "cache-control": "no-cache"})
+
+
+def _refusal(error: Exception) -> Response:
+    if isinstance(error, AgentError):
+        status, detail = error.status, error.message
+    elif isinstance(error, NotThereError):
+        status, detail = 404, str(error)
+    elif isinstance(error, UserError):  # a file that cannot be read
+        status, detail = 500, str(error)
+    else:
+        logger.error("watch.failed", exc_info=error)
+        status = 500
+        detail = str(error) if isinstance(error, LudusError) else f"{type(error).__name__}: the watcher's log says more"
+    return Response(json.dumps({"detail": detail}), status, media_type="application/json")

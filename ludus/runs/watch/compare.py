@@ -1,0 +1,91 @@
+"""Two runs, or two moments of one, beside each other, on the same held-out rows.
+
+Knows: watched runs, means by task.  Knows not: files, HTTP.
+Source of the interval: the paired t-interval, Student, "The probable error of a mean" (1908).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from statistics import fmean, stdev
+from typing import Any
+
+from ludus.runs.watch.curves import finite
+from ludus.runs.watch.outline import outline
+from ludus.runs.watch.run import WatchedRun
+
+CONFIDENCE = 0.95
+FEW = 2
+
+
+def paired(a: Mapping[str, float], b: Mapping[str, float]) -> dict[str, Any] | None:
+    """Means of both over the tasks that both have, b - a, and where the mean difference lies with 95 % confidence.
+    None: fewer than two tasks are in both.
+
+    a, b: by task the mean over its episodes, so that a task counts once however often it was played.
+    """
+    tasks = sorted(a.keys() & b.keys())
+    if len(tasks) < FEW:
+        return None
+    differences = [b[task] - a[task] for task in tasks]
+    mean = fmean(differences)
+    reach = student_quantile(len(tasks) - 1) * stdev(differences) / math.sqrt(len(tasks))
+    return {
+        "rows": len(tasks),
+        "mean_a": fmean(a[task] for task in tasks),
+        "mean_b": fmean(b[task] for task in tasks),
+        "difference": mean,
+        "interval": [mean - reach, mean + reach],
+        "tasks": [{"task_id": task, "a": a[task], "b": b[task]} for task in tasks],
+    }
+
+
+def compare_runs(a: WatchedRun, step_a: int | None, b: WatchedRun, step_b: int | None) -> dict[str, Any]:
+    """Both, and what their evaluations say. step: None: the last one; likewise of evaluations."""
+    sides, played = [], []
+    for run, step in ((a, step_a), (b, step_b)):
+        run.curves.update()
+        at = step if step is not None else max(run.curves.steps, default=None)
+        evaluated = run.evaluated(step)
+        numbers = finite(run.curves.at(at)) if at is not None else {}
+        known = {"step": at, "evaluated_step": None if evaluated is None else evaluated[0]}
+        sides.append((outline(run.folder, run.id) | known, numbers))
+        played.append(evaluated)
+    (about_a, numbers_a), (about_b, numbers_b) = sides
+    names = sorted(numbers_a.keys() | numbers_b.keys())
+    missing = [run.id for run, evaluated in zip((a, b), played, strict=True) if evaluated is None]
+    found = None if played[0] is None or played[1] is None else paired(played[0][1], played[1][1])
+    why_not = (
+        f"no held-out rows were played there: {', '.join(missing)}" if missing else "fewer than two rows are in both"
+    )
+    return {
+        "a": about_a,
+        "b": about_b,
+        "metrics": [{"name": name, "a": numbers_a.get(name), "b": numbers_b.get(name)} for name in names],
+        "paired": found,
+        "why_not": None if found is not None else why_not,
+    }
+
+
+def student_quantile(freedom: int, confidence: float = CONFIDENCE) -> float:
+    """The number within which Student's t of so many degrees of freedom lies with this probability, on both sides."""
+    low, high = 0.0, 1.0
+    while _student_within(high, freedom) < confidence:
+        low, high = high, 2 * high
+    for _ in range(60):
+        middle = (low + high) / 2
+        low, high = (middle, high) if _student_within(middle, freedom) < confidence else (low, middle)
+    return (low + high) / 2
+
+
+def _student_within(t: float, freedom: int) -> float:
+    """P(|T| <= t). Source: Abramowitz and Stegun 26.7.3 and 26.7.4."""
+    angle = math.atan(t / math.sqrt(freedom))
+    square = math.cos(angle) ** 2
+    is_odd = freedom % 2 == 1
+    term, total = (math.cos(angle), 0.0) if is_odd else (1.0, 0.0)
+    for number in range(3 if is_odd else 2, freedom + 1, 2):
+        total += term
+        term *= square * ((number - 1) / number)
+    return 2 / math.pi * (angle + math.sin(angle) * total) if is_odd else math.sin(angle) * total

@@ -1,0 +1,108 @@
+"""Metrics of a run as columns that grow with its metrics.jsonl.
+
+Knows: the file.  Knows not: what the numbers mean, who asks.
+Invariant: after `update` it holds what `read_metrics` reads, in 8 bytes a number; lines are read once.
+"""
+
+from __future__ import annotations
+
+import math
+import threading
+from array import array
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+
+from ludus.runs.folder import metrics_of
+
+_MOST_AT_ONCE = 64 * 2**20  # bytes of lines in memory at a time
+
+
+class Curves:
+    """Safe to use from several threads."""
+
+    def __init__(self, folder: Path) -> None:
+        self._path = folder / "metrics.jsonl"
+        self._lock = threading.Lock()
+        self._offset = 0
+        self._row_of: dict[int, int] = {}
+        self._columns: dict[str, array[float]] = {}
+        """NaN where a step has no such number."""
+        self._lines: list[int] = []
+        """Of each line its step."""
+
+    def update(self) -> None:
+        """Read what was written since."""
+        with self._lock:
+            try:
+                with self._path.open("rb") as file:
+                    if self._path.stat().st_size < self._offset:  # another file
+                        self._offset, self._row_of, self._columns, self._lines = 0, {}, {}, []
+                    file.seek(self._offset)
+                    while lines := file.readlines(_MOST_AT_ONCE):
+                        for line in lines:
+                            if line.endswith(b"\n"):  # the rest of another is on its way
+                                self._offset += len(line)
+                                self._add(line)
+                        if not lines[-1].endswith(b"\n"):
+                            break
+            except OSError:  # not there yet, or unreadable: `damages` says so
+                return
+
+    @property
+    def names(self) -> list[str]:
+        return list(self._columns)
+
+    @property
+    def steps(self) -> list[int]:
+        return sorted(self._row_of)
+
+    @property
+    def num_lines(self) -> int:
+        return len(self._lines)
+
+    def steps_since(self, num_lines: int) -> list[int]:
+        """Steps of which something came after so many lines, rising."""
+        return sorted(set(self._lines[num_lines:]))
+
+    def series(self, name: str, steps: Iterable[int]) -> list[float | None]:
+        """The metric at each of the steps. None: it has none there."""
+        column = self._columns.get(name)
+        if column is None:
+            return [None for _ in steps]
+        return [None if math.isnan(value := column[self._row_of[step]]) else value for step in steps]
+
+    def points(self, name: str) -> list[tuple[int, float]]:
+        """Steps that have the metric, and it; finite ones alone."""
+        steps = self.steps
+        pairs = zip(steps, self.series(name, steps), strict=True)
+        return [(step, value) for step, value in pairs if value is not None and math.isfinite(value)]
+
+    def at(self, step: int) -> dict[str, float]:
+        """All metrics of a step."""
+        row = self._row_of.get(step)
+        if row is None:
+            return {}
+        return {name: column[row] for name, column in self._columns.items() if not math.isnan(column[row])}
+
+    def last(self, name: str) -> float | None:
+        points = self.points(name)
+        return points[-1][1] if points else None
+
+    def _add(self, line: bytes) -> None:
+        found = metrics_of(line)
+        if found is None:
+            return
+        step, numbers = found
+        self._lines.append(step)
+        row = self._row_of.setdefault(step, len(self._row_of))
+        for name, value in numbers.items():
+            column = self._columns.setdefault(name, array("d"))
+            column.extend([math.nan] * (len(self._row_of) - len(column)))
+            column[row] = value
+        for column in self._columns.values():
+            column.extend([math.nan] * (len(self._row_of) - len(column)))
+
+
+def finite(values: Mapping[str, float]) -> dict[str, float | None]:
+    """As JSON has it: what is no number there is null."""
+    return {name: value if math.isfinite(value) else None for name, value in values.items()}

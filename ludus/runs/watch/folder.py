@@ -1,0 +1,83 @@
+"""The runs below a folder, each opened when somebody looks at it.
+
+Knows: where runs are.  Knows not: what is in them, HTTP.
+"""
+
+from __future__ import annotations
+
+import threading
+from pathlib import Path
+from typing import Any
+
+from ludus.errors import UserError
+from ludus.runs.store import RunStore
+from ludus.runs.watch.outline import outline
+from ludus.runs.watch.run import NotThereError, WatchedRun
+
+_DEPTH = 3
+"""Folders between the one that is watched and a run's: project, user, name."""
+_SEPARATOR = "~"
+"""Of folders in an id, which stands in addresses."""
+_MARKS = ("run.db", "metrics.jsonl", "writer.lock")
+
+
+class RunsFolder:
+    """Safe to use from several threads."""
+
+    def __init__(self, path: Path, *, is_expected: bool = False) -> None:
+        """path: a run's folder, or one with runs below it. Raises UserError if there is nothing of the kind.
+
+        is_expected: it is that of a run which may begin later.
+        """
+        if not (path.is_dir() or is_expected):
+            RunStore.check_there(path)
+        self.path = path
+        self.is_run = is_expected or any((path / mark).is_file() for mark in _MARKS)
+        self._lock = threading.Lock()
+        self._open: dict[str, WatchedRun] = {}
+
+    def ids(self) -> dict[str, Path]:
+        """Folders of runs by their ids, which name them from the watched folder on."""
+        if self.is_run:
+            return {self.path.resolve().name: self.path}
+        found: dict[str, Path] = {}
+        for depth in range(1, _DEPTH + 1):
+            for mark in _MARKS:
+                for path in self.path.glob("/".join(["*"] * depth) + f"/{mark}"):
+                    parts = path.parent.relative_to(self.path).parts
+                    if not any(part.startswith((".", "damaged-")) for part in parts):
+                        found.setdefault(_SEPARATOR.join(parts), path.parent)
+        return found
+
+    def outlines(self) -> list[dict[str, Any]]:
+        """The newest first."""
+        found = [outline(path, run_id) for run_id, path in self.ids().items() if path.is_dir()]
+        return sorted(found, key=lambda each: -(each["updated_at"] or 0.0))
+
+    def run(self, run_id: str) -> WatchedRun:
+        """Raises NotThereError if there is no such run."""
+        with self._lock:
+            if run_id not in self._open:
+                path = self.ids().get(run_id)
+                if path is None:
+                    raise NotThereError(f"there is no run {run_id!r} in {str(self.path)!r}")
+                if not any((path / mark).is_file() for mark in _MARKS):
+                    raise NotThereError(f"the run {run_id!r} has not begun yet")
+                self._open[run_id] = WatchedRun(path, run_id)
+            return self._open[run_id]
+
+    def close(self) -> None:
+        """Closing twice is allowed."""
+        with self._lock:
+            for run in self._open.values():
+                run.close()
+            self._open.clear()
+
+
+def check_watchable(path: Path) -> RunsFolder:
+    """The folder. Raises UserError if there is no run in it yet, saying where one would be."""
+    folder = RunsFolder(path)
+    if not folder.ids():
+        folder.close()
+        raise UserError(f"there is no run in {str(path)!r}; name a run's folder, or one with runs such as 'runs'")
+    return folder

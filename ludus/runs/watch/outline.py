@@ -1,0 +1,58 @@
+"""A run in one line, for a list of runs: what can be said of it without opening its database.
+
+Knows: the files of a run's folder.  Knows not: episodes.
+"""
+
+from __future__ import annotations
+
+import math
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from ludus.errors import UserError
+from ludus.runs.folder import metrics_of, read_summary
+from ludus.runs.watch.locks import is_held
+
+_LOCK = "writer.lock"
+_LAST_BYTES = 2**16  # some dozens of lines: of what is not in them the list says nothing
+
+
+def outline(folder: Path, run_id: str) -> dict[str, Any]:
+    """What a list of runs says of one; the last line of its metrics is read, and no more."""
+    numbers = _last_numbers(folder / "metrics.jsonl")
+    files = [folder / name for name in ("metrics.jsonl", "run.db", "run.db-wal", "summary.json")]
+    # an empty one is made by who looks at a database
+    times = [path.stat().st_mtime for path in files if path.is_file() and path.stat().st_size]
+    return {
+        "id": run_id,
+        "name": folder.name,
+        "path": str(folder),
+        "state": state_of(folder),
+        "num_steps": numbers.get("step"),
+        "updated_at": max(times, default=None),
+        "reward": numbers.get("rollout/reward"),
+        "success": numbers.get("rollout/success"),
+    }
+
+
+def state_of(folder: Path) -> str:
+    """`running`, `finished`, `interrupted`, or `unknown` of what nobody ever wrote here."""
+    with suppress(UserError):
+        if read_summary(folder) is not None and not is_held(folder / _LOCK):
+            return "finished"
+    if is_held(folder / _LOCK):
+        return "running"
+    return "interrupted" if (folder / _LOCK).exists() else "unknown"
+
+
+def _last_numbers(path: Path) -> dict[str, Any]:
+    """The newest of each number in the last lines of the file, and their step."""
+    with suppress(OSError), path.open("rb") as file:
+        file.seek(max(0, path.stat().st_size - _LAST_BYTES))
+        numbers: dict[str, Any] = {}
+        for line in file.read().splitlines():
+            if (found := metrics_of(line)) is not None:
+                numbers |= {**found[1], "step": max(found[0], numbers.get("step", 0))}
+        return {name: value for name, value in numbers.items() if math.isfinite(value)}
+    return {}

@@ -1,0 +1,201 @@
+"""Which episodes of an index are asked for, and what they look like together.
+
+Knows: the index's tables, SQL.  Knows not: HTTP, how the index is made.
+Invariant: no value of a question becomes SQL; what stands there is written here.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Literal
+
+from ludus.runs.watch.index import EpisodeIndex, search_words
+
+Sort = Literal["num", "-num", "reward", "-reward", "turns", "tokens", "-turns", "-tokens"]
+SORTS: tuple[Sort, ...] = ("num", "-num", "reward", "-reward", "turns", "tokens", "-turns", "-tokens")
+_ORDER = {"num": "num", "reward": "reward", "turns": "num_turns", "tokens": "num_tokens"}
+_NUM_BINS = 20
+_MOST_MEMBERS = 4_000  # of groups of all steps: some hundred kilobytes
+_ADVANTAGE = "CASE WHEN num_advantages THEN advantage_sum / num_advantages END"
+_STALENESS = "used_step - 1 - min_version"
+_EPISODE = (
+    "num, id, step, group_id, task_id, is_eval, outcome, reward, num_turns, num_tokens, finished_at, num_forks, "
+    f"{_ADVANTAGE}, {_STALENESS}, is_replaced, reason, first_text, agents"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class EpisodeQuery:
+    """None, of each field: it says nothing."""
+
+    step: int | None = None
+    group: str | None = None
+    outcome: str | None = None
+    agent: str | None = None
+    tool: str | None = None
+    text: str | None = None
+    """Words, each of which stands in the episode, the last one perhaps only begun."""
+    reward: tuple[float | None, float | None] = (None, None)
+    """Least and most, both included, as of all ranges."""
+    turns: tuple[float | None, float | None] = (None, None)
+    advantage: tuple[float | None, float | None] = (None, None)
+    """Mean over the episode's turns that have one."""
+    staleness_min: float | None = None
+    is_eval: bool | None = None
+    sort: Sort = "-num"
+
+
+def find_episodes(index: EpisodeIndex, query: EpisodeQuery, *, offset: int, limit: int) -> dict[str, Any]:
+    """A page of those that are asked for, how many there are, and how their rewards and outcomes are distributed.
+
+    The histogram leaves the bounds of rewards aside, and the outcomes the outcome: each is there to choose it by.
+    """
+    where, values = _where(query)
+    outcomes = _outcomes(index, replace(query, outcome=None))
+    if query.outcome is None:
+        total = sum(outcomes.values())
+    else:
+        ((total,),) = index.rows(f"SELECT count(*) FROM episodes WHERE {where}", values)
+    return {
+        "total": total,
+        "num_unread": index.num_unread,
+        "histogram": _histogram(index, replace(query, reward=(None, None))),
+        "outcomes": outcomes,
+        "agents": _names(index, "agent"),
+        "tools": _names(index, "tool"),
+        "episodes": _page(index, where, values, query.sort, offset, limit),
+    }
+
+
+def find_groups(index: EpisodeIndex, *, step: int | None) -> list[dict[str, Any]]:
+    """Groups in the order in which they began, with what their members were given. step: None: of the newest episodes
+    of all steps."""
+    where, values = _where(EpisodeQuery(step=step, is_eval=False))
+    rows = index.rows(
+        f"SELECT group_id, step, task_id, num, id, reward FROM episodes WHERE {where} AND is_replaced = 0 "
+        "ORDER BY num DESC LIMIT ?",
+        (*values, -1 if step is not None else _MOST_MEMBERS),
+    )[::-1]
+    groups: dict[str, list[tuple[Any, ...]]] = {}
+    for row in rows:
+        groups.setdefault(row[0], []).append(row)
+    return [_group(members) for members in groups.values()]
+
+
+def find_siblings(index: EpisodeIndex, group: str) -> list[dict[str, Any]]:
+    rows = index.rows(
+        "SELECT id, reward, outcome FROM episodes WHERE group_id = ? AND is_replaced = 0 ORDER BY id", (group,)
+    )
+    return [{"id": id_, "reward": reward, "outcome": outcome} for id_, reward, outcome in rows]
+
+
+def _page(
+    index: EpisodeIndex, where: str, values: Sequence[object], sort: Sort, offset: int, limit: int
+) -> list[dict[str, Any]]:
+    column = _ORDER[sort.removeprefix("-")]
+    order = f"{column} IS NULL, {column} {'DESC' if sort.startswith('-') else 'ASC'}, num DESC"
+    # the rows that are not shown are never read as a whole
+    page = f"SELECT num FROM episodes WHERE {where} ORDER BY {order} LIMIT ? OFFSET ?"
+    sql = f"SELECT {_EPISODE} FROM ({page}) JOIN episodes USING (num) LEFT JOIN previews USING (num) ORDER BY {order}"
+    return [_as_json(row) for row in index.rows(sql, (*values, limit, offset))]
+
+
+def episode_row(index: EpisodeIndex, num: int) -> dict[str, Any] | None:
+    """Of one episode what a page of episodes says. None: it is not listed."""
+    found = _page(index, "num = ?", (num,), "num", 0, 1)
+    return found[0] if found else None
+
+
+def _as_json(row: Sequence[Any]) -> dict[str, Any]:
+    num, id_, step, group, task, is_eval, outcome, reward, num_turns, num_tokens, finished_at = row[:11]
+    num_forks, advantage, staleness, is_replaced, reason, first_text, agents = row[11:]
+    return {
+        "id": f"{id_}@{num}" if is_replaced else id_,
+        "num": num,
+        "step": step,
+        "group_id": group,
+        "task_id": task,
+        "is_eval": bool(is_eval),
+        "outcome": outcome,
+        "reason": reason,
+        "reward": reward,
+        "num_turns": num_turns,
+        "num_tokens": num_tokens,
+        "num_forks": num_forks,
+        "finished_at": finished_at,
+        "agent": agents,
+        "advantage_mean": advantage,
+        "staleness_max": staleness,
+        "first_text": first_text,
+    }
+
+
+def _where(query: EpisodeQuery) -> tuple[str, list[object]]:
+    """A condition, and its values."""
+    parts: list[tuple[str, object]] = []
+    equal = (("step", query.step), ("group_id", query.group), ("outcome", query.outcome), ("is_eval", query.is_eval))
+    parts += [(f"{column} = ?", value) for column, value in equal if value is not None]
+    ranges = (("reward", query.reward), ("num_turns", query.turns), (_ADVANTAGE, query.advantage))
+    for column, (least, most) in (*ranges, (_STALENESS, (query.staleness_min, None))):
+        parts += [(f"{column} >= ?", least)] if least is not None else []
+        parts += [(f"{column} <= ?", most)] if most is not None else []
+    for kind, name in (("agent", query.agent), ("tool", query.tool)):
+        named = f"num IN (SELECT num FROM names WHERE kind = '{kind}' AND name = ?)"
+        parts += [(named, name)] if name is not None else []
+    if query.text is not None:
+        words = search_words(query.text)
+        parts.append(("num IN (SELECT rowid FROM texts WHERE texts MATCH ?)" if words else "? IS NULL", words or 0))
+    return " AND ".join(condition for condition, _ in parts) or "1", [value for _, value in parts]
+
+
+def _histogram(index: EpisodeIndex, query: EpisodeQuery) -> dict[str, list[float]]:
+    """Of rewards: the edges of bins of equal width, the last edge in the last bin, and how many lie in each. The edges
+    are those of all episodes, whatever is asked for: what is filtered stays where it was."""
+    where, values = _where(query)
+    # each by itself is the end of an index
+    ((least,),), ((most,),) = (index.rows(f"SELECT {end}(reward) FROM episodes") for end in ("min", "max"))
+    if least is None or not (math.isfinite(least) and math.isfinite(most)):
+        return {"edges": [], "counts": []}
+    width = (most - least) / _NUM_BINS or 1.0
+    bins = 1 if most == least else _NUM_BINS
+    sql = (
+        f"SELECT min(CAST((reward - ?) / ? AS INTEGER), ?) AS bin, count(*) FROM episodes WHERE ({where}) "
+        "AND reward IS NOT NULL GROUP BY bin"
+    )
+    found = dict(index.rows(sql, (least, width, bins - 1, *values)))
+    edges = [least + width * number for number in range(bins)] + [most if bins > 1 else least + width]
+    return {"edges": edges, "counts": [found.get(number, 0) for number in range(bins)]}
+
+
+def _outcomes(index: EpisodeIndex, query: EpisodeQuery) -> dict[str, int]:
+    where, values = _where(query)
+    return dict(index.rows(f"SELECT outcome, count(*) FROM episodes WHERE {where} GROUP BY outcome", values))
+
+
+def _names(index: EpisodeIndex, kind: str) -> list[str]:
+    # one look-up a name: `DISTINCT` would walk through all episodes
+    sql = (
+        "WITH RECURSIVE found (name) AS (SELECT min(name) FROM names WHERE kind = ?1 UNION ALL SELECT (SELECT "
+        "min(name) FROM names WHERE kind = ?1 AND name > found.name) FROM found WHERE found.name IS NOT NULL) "
+        "SELECT name FROM found WHERE name IS NOT NULL LIMIT 200"
+    )
+    return [name for (name,) in index.rows(sql, (kind,))]
+
+
+def _group(members: Sequence[tuple[Any, ...]]) -> dict[str, Any]:
+    rewards = [reward for *_, reward in members if reward is not None]
+    mean = math.fsum(rewards) / len(rewards) if rewards else None
+    spread = math.sqrt(math.fsum((each - (mean or 0.0)) ** 2 for each in rewards) / len(rewards)) if rewards else None
+    group, step, task = members[0][:3]
+    return {
+        "id": group,
+        "step": step,
+        "task_id": task,
+        "num_members": len(members),
+        "reward_mean": mean,
+        "reward_std": spread,
+        "flat": len(rewards) > 1 and max(rewards) == min(rewards),
+        "episodes": [member[4] for member in members],
+    }

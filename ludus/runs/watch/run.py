@@ -1,0 +1,333 @@
+"""One run as the page sees it: what is in its folder, read when it is asked for.
+
+Knows: the run's folder, its index, its curves.  Knows not: HTTP.
+Invariants: nothing in the folder is changed; a file that is damaged or missing costs what was in it, and is named.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+import threading
+from collections import OrderedDict
+from collections.abc import Callable, Hashable, Mapping
+from pathlib import Path
+from typing import Any, TypeVar
+
+from ludus.algorithms.explain import explain
+from ludus.algorithms.settings import AlgorithmSettings
+from ludus.errors import UserError
+from ludus.runs.decoder import decoder_of
+from ludus.runs.folder import read_config
+from ludus.runs.store import RunStore
+from ludus.runs.tokens import StepTokens, path_of
+from ludus.runs.view import Decode
+from ludus.runs.watch.curves import Curves, finite
+from ludus.runs.watch.detail import TurnUse, alternatives, episode_detail, turn_tokens
+from ludus.runs.watch.follow import IndexFollower
+from ludus.runs.watch.health import Observed, findings
+from ludus.runs.watch.index import EpisodeIndex
+from ludus.runs.watch.ledger import ledger_of
+from ludus.runs.watch.outline import outline, state_of
+from ludus.runs.watch.query import EpisodeQuery, episode_row, find_episodes, find_groups, find_siblings
+from ludus.types import Episode, Turn
+
+Json = dict[str, Any]
+T = TypeVar("T")
+_EVAL = "eval/"
+_NUM_EPISODES, _NUM_STEPS = 8, 2
+"""Kept in memory: of records some megabytes each, of steps some tens."""
+_BEGUN_IN_S, _LISTED_IN_S = 0.5, 10.0
+_NEWEST = 400
+"""Episodes by which health is judged."""
+_CHECKPOINT = re.compile(r"step-(\d+)")
+
+
+class NotThereError(UserError):
+    """What was asked for is not in the run."""
+
+
+class WatchedRun:
+    """Safe to use from several threads. The folder must be that of a run."""
+
+    def __init__(self, folder: Path, run_id: str) -> None:
+        """Raises UserError if there is no run in the folder."""
+        self.folder, self.id = folder, run_id
+        self.curves = Curves(folder)
+        self._store = RunStore.look(folder, checks=False)
+        self._follower = IndexFollower(folder, lambda: RunStore.look(folder, checks=False))
+        self._follower.start()
+        self._lock = threading.Lock()
+        self._episodes: _Newest[Episode] = _Newest(_NUM_EPISODES)
+        self._tokens: _Newest[StepTokens | None] = _Newest(_NUM_STEPS)
+        self._decode: Decode | None = None
+        self._looked_for_model = False
+        self._damage: list[str] = []
+        self._is_closed = False
+        threading.Thread(target=self._check, name=f"ludus-check-{folder.name}", daemon=True).start()
+
+    def close(self) -> None:
+        """Closing twice is allowed."""
+        self._is_closed = True
+        self._follower.close()
+        self._store.close()
+
+    # The whole run
+
+    @property
+    def state(self) -> str:
+        return state_of(self.folder)
+
+    def overview(self) -> Json:
+        self.curves.update()
+        config, why = self._config()
+        return {
+            **outline(self.folder, self.id),
+            "config": config,
+            "summary": self._store.summary(),
+            "metrics": self.curves.names,
+            "steps": self.curves.steps,
+            "damage": [*self._damage, *why],
+            "algorithm": _algorithm(config),
+            "checkpoints": self._checkpoints(),
+            "models": self._models(),
+            "num_unread": self._follower.index.num_unread,
+        }
+
+    def metrics(self, names: list[str]) -> Json:
+        """Their series; those of evaluations by themselves, at the steps that have them."""
+        self.curves.update()
+        steps = self.curves.steps
+        known = names or self.curves.names
+        evals = [name for name in known if name.startswith(_EVAL)]
+        at = sorted({step for name in evals for step, _ in self.curves.points(name)})
+        return {
+            "steps": steps,
+            "series": {name: self.curves.series(name, steps) for name in known if not name.startswith(_EVAL)},
+            "evals": {"steps": at, "series": {name: self.curves.series(name, at) for name in evals}},
+        }
+
+    def health(self) -> Json:
+        self.curves.update()
+        index = self._listed()
+        newest = f"(SELECT num, outcome FROM episodes WHERE is_eval = 0 ORDER BY num DESC LIMIT {_NEWEST})"
+        outcomes = dict(index.rows(f"SELECT outcome, count(*) FROM {newest} GROUP BY outcome"))
+        why = index.rows(
+            f"SELECT reason, count(*) FROM {newest} JOIN previews USING (num) "
+            "WHERE outcome IN ('failed', 'timeout') AND reason != '' GROUP BY reason"
+        )
+        observed = Observed(self.id, self.curves.points, outcomes, dict(why), self.state)
+        return {"findings": [each.as_json() for each in findings(observed)]}
+
+    def ledger(self) -> Json:
+        self.curves.update()
+        sql = "SELECT coalesce(sum(num_tokens), 0) FROM episodes WHERE is_eval = 1"
+        ((num_evaluated,),) = self._listed().rows(sql)
+        return ledger_of(self.curves, self._store.summary(), num_evaluated=num_evaluated)
+
+    def step(self, step: int) -> Json:
+        """Raises NotThereError if the run has no such step."""
+        self.curves.update()
+        numbers = self.curves.at(step)
+        if not numbers:
+            raise NotThereError(f"the run has no step {step}")
+        tokens = self._step_tokens(step)
+        return {
+            "step": step,
+            "metrics": finite(numbers),
+            "loss": finite(numbers).get("train/loss"),
+            "loss_of_tokens": None if tokens is None else tokens.loss,
+            "num_trained": None if tokens is None else tokens.num_trained,
+            "groups": find_groups(self._listed(), step=step),
+        }
+
+    # Episodes
+
+    def episodes(self, query: EpisodeQuery, *, offset: int, limit: int) -> Json:
+        return find_episodes(self._begun(), query, offset=offset, limit=limit)
+
+    def groups(self, step: int | None) -> Json:
+        return {"groups": find_groups(self._listed(), step=step)}
+
+    @property
+    def num_episodes(self) -> int:
+        return int(self._begun().rows("SELECT count(*) FROM episodes")[0][0])
+
+    def episode(self, episode_id: str) -> Json:
+        num, episode = self._episode(episode_id)
+        index = self._listed()
+        row = episode_row(index, num) or {"id": episode_id, "num": num}
+        detail = episode_detail(
+            episode, uses=self._uses(episode), decode=self.decode, turn_discount=self._turn_discount()
+        )
+        return {**row, "reason": episode.outcome.reason, "siblings": find_siblings(index, episode.group_id), **detail}
+
+    def tokens(self, episode_id: str, turn_id: str, *, offset: int, limit: int) -> Json:
+        episode, turn = self._turn(episode_id, turn_id)
+        use = self._uses(episode).get(turn_id)
+        step = None if use is None or episode.is_eval else self._step_tokens(use.step)
+        return turn_tokens(episode, turn, use=use, step=step, decode=self.decode, offset=offset, limit=limit)
+
+    def alternatives(self, episode_id: str, turn_id: str, i: int) -> Json:
+        episode, turn = self._turn(episode_id, turn_id)
+        place = i - (episode.session.path_lengths()[turn.node] - len(turn.sampled.token_ids))
+        if not 0 <= place < len(turn.sampled.token_ids):
+            raise NotThereError(f"token {i} of turn {turn_id} was not sampled")
+        return alternatives(turn, place, self.decode)
+
+    @property
+    def decode(self) -> Decode | None:
+        """None: the run's model is not here."""
+        with self._lock:
+            if not self._looked_for_model:
+                self._decode, self._looked_for_model = decoder_of(self._store), True
+            return self._decode
+
+    def evaluated(self, step: int | None) -> tuple[int, dict[str, float]] | None:
+        """Of the evaluation after so many steps, or of the last, the mean reward by task; None: there is none."""
+        index = self._listed()
+        sql = "SELECT max(step) FROM episodes WHERE is_eval = 1 AND reward IS NOT NULL AND (?1 IS NULL OR step = ?1)"
+        ((found,),) = index.rows(sql, (step,))
+        if found is None:
+            return None
+        rows = index.rows(
+            "SELECT task_id, avg(reward) FROM episodes WHERE is_eval = 1 AND reward IS NOT NULL AND step = ? "
+            "GROUP BY task_id",
+            (found,),
+        )
+        return found, dict(rows)
+
+    # Inside
+
+    def _begun(self) -> EpisodeIndex:
+        """With the newest episodes, if not with all."""
+        self._follower.wait_begun(_BEGUN_IN_S)
+        return self._follower.index
+
+    def _listed(self) -> EpisodeIndex:
+        self._follower.wait_listed(_LISTED_IN_S)
+        return self._follower.index
+
+    def _check(self) -> None:
+        """All of run.db is read, a second a gigabyte: nobody waits for it. Of a damaged one what is whole is shown
+        from then on."""
+        try:
+            store = RunStore.look(self.folder)
+        except UserError as error:
+            self._damage = [str(error)]
+            return
+        damage = store.damages()
+        if store.is_salvaged and not self._store.is_salvaged:
+            follower = IndexFollower(self.folder, lambda: RunStore.look(self.folder))
+            follower.start()
+            (self._store, store), (self._follower, old) = (store, self._store), (follower, self._follower)
+            old.close()
+            if self._is_closed:
+                self.close()
+        store.close()
+        self._damage = list(dict.fromkeys([*damage, *self._damage]))
+
+    def _config(self) -> tuple[dict[str, Any], list[str]]:
+        try:
+            return read_config(self.folder), []
+        except UserError as error:
+            return {}, [] if str(error) in self._damage else [str(error)]
+
+    def _turn_discount(self) -> float:
+        agent = self._config()[0].get("rollout", {}).get("agent", {})
+        value = agent.get("turn_discount", 1.0) if isinstance(agent, dict) else 1.0
+        return float(value) if isinstance(value, int | float) and math.isfinite(value) else 1.0
+
+    def _checkpoints(self) -> list[Json]:
+        found = (path for path in self._store.checkpoints.glob("step-*") if _CHECKPOINT.fullmatch(path.name))
+        return [
+            {"step": int(path.name.removeprefix("step-")), "whole": (path / "progress.json").is_file()}
+            for path in sorted(found)
+        ]
+
+    def _models(self) -> list[Json]:
+        base = self._config()[0].get("model", {}).get("path")
+        models = [{"name": "base", "label": f"base: {base}"}] if base else []
+        models += [
+            {"name": f"step-{each['step']:06d}", "label": f"step {each['step']}"}
+            for each in self._checkpoints()
+            if each["whole"]
+        ]
+        return models + ([{"name": "final", "label": "trained"}] if (self.folder / "model").is_dir() else [])
+
+    def _episode(self, episode_id: str) -> tuple[int, Episode]:
+        """The last attempt with this id, or `id@num`. Raises NotThereError, or UserError if it cannot be read."""
+        name, _, num = episode_id.rpartition("@")
+        sql, values = "SELECT max(num) FROM episodes WHERE id = ?", (episode_id,)
+        ((found,),) = self._store.rows(sql, values)
+        if found is None and num.isdigit() and len(num) <= 15:
+            ((found,),) = self._store.rows("SELECT max(num) FROM episodes WHERE id = ? AND num = ?", (name, int(num)))
+        if found is None:
+            raise NotThereError(f"the run holds no episode {episode_id!r}")
+        ((outcome, reward),) = self._store.rows("SELECT outcome, reward FROM episodes WHERE num = ?", (found,))
+
+        def read() -> Episode:
+            try:
+                return self._store.episode_at(found)
+            except ValueError as error:  # its bytes are not whole
+                raise UserError(f"the record of episode {episode_id!r} is not as it was written") from error
+
+        return found, self._episodes.get((found, outcome, reward), read)
+
+    def _turn(self, episode_id: str, turn_id: str) -> tuple[Episode, Turn]:
+        _, episode = self._episode(episode_id)
+        for turn in episode.session.turns:
+            if turn.id == turn_id:
+                return episode, turn
+        raise NotThereError(f"the episode {episode_id!r} has no turn {turn_id!r}")
+
+    def _uses(self, episode: Episode) -> dict[str, TurnUse]:
+        return {
+            turn_id: TurnUse(step, advantage, mask)
+            for turn_id, step, advantage, mask in self._store.credit_of([turn.id for turn in episode.session.turns])
+        }
+
+    def _step_tokens(self, step: int) -> StepTokens | None:
+        """None: nothing was recorded, or it is damaged, which is then said."""
+
+        def read() -> StepTokens | None:
+            try:
+                return self._store.tokens(step)
+            except UserError as error:
+                if str(error) not in self._damage:
+                    self._damage = [*self._damage, str(error)]
+                return None
+
+        path = path_of(self.folder, step)
+        written_at = path.stat().st_mtime_ns if path.is_file() else 0
+        return self._tokens.get((step, written_at), read)
+
+
+class _Newest(dict[Hashable, T]):
+    """The values that were asked for last."""
+
+    def __init__(self, most: int) -> None:
+        super().__init__()
+        self._most, self._lock = most, threading.Lock()
+        self._order: OrderedDict[Hashable, None] = OrderedDict()
+
+    def get(self, key: Hashable, make: Callable[[], T]) -> T:  # type: ignore[override]
+        with self._lock:
+            if key not in self:
+                self[key] = make()
+            self._order[key] = None
+            self._order.move_to_end(key)
+            while len(self._order) > self._most:
+                del self[self._order.popitem(last=False)[0]]
+            return self[key]
+
+
+def _algorithm(config: Mapping[str, Any]) -> Json:
+    """Its name, and its formulas with the run's numbers, a line each."""
+    values = config.get("algorithm", {})
+    try:
+        settings = AlgorithmSettings(**values)
+        terms = explain(settings, turn_discount=float(config.get("rollout", {})["agent"]["turn_discount"]))
+    except (UserError, KeyError, TypeError, ValueError):
+        return {"name": values.get("name") if isinstance(values, dict) else None, "formula": None}
+    return {"name": settings.name, "formula": [f"{term.name} = {term.formula}" for term in terms]}

@@ -1,0 +1,368 @@
+from __future__ import annotations
+
+import json
+import os
+import random
+import shutil
+import sqlite3
+import threading
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+import httpx
+import pytest
+from httpx_sse import EventSource
+
+from ludus.errors import UserError
+from ludus.processes.files import hold
+from ludus.runs.store import RunStore
+from ludus.runs.tokens import path_of
+from ludus.runs.watch.app import STATIC
+from ludus.runs.watch.folder import RunsFolder, check_watchable
+from tests.runs.conftest import episode_of
+from tests.runs.watch.conftest import NUM_STEPS, PER_STEP, Watched, wait_for, wait_until_read, watching, write_run
+
+NUM = NUM_STEPS * PER_STEP + 1
+
+
+def episodes(watched: Watched, **given: object) -> Any:
+    return watched.get("runs/run/episodes", **given)
+
+
+def test_the_list_of_runs_says_where_each_stands(root: Path) -> None:
+    """Runs below a folder, each by its way from there; one that is written to is running, one that ended finished."""
+    shutil.copytree(root / "run", root / "team" / "user" / "other")
+    (root / "team" / "user" / "other" / "summary.json").write_text('{"ledger": {"sampled": 3, "trained": 3}}')
+    try:
+        with watching(root) as watched:
+            found: Any = watched.get("runs")["runs"]
+            assert {each["id"]: each["state"] for each in found} == {
+                "run": "interrupted",
+                "team~user~other": "finished",
+            }
+            assert {each["num_steps"] for each in found} == {NUM_STEPS - 1} and found[0]["success"] is not None
+            lock = hold(root / "run" / "writer.lock")
+            assert lock is not None
+            try:
+                assert watched.get("runs/run")["state"] == "running"
+            finally:
+                os.close(lock)
+            assert watched.get("runs/run")["state"] == "interrupted"
+            ledger: Any = watched.get("runs/team~user~other/ledger")
+            assert ledger["sampled"] == 3 and ledger["balanced"]
+    finally:
+        shutil.rmtree(root / "team")
+
+
+def test_the_overview_has_what_the_folder_has(watched: Watched) -> None:
+    """Configuration, names of metrics, formulas with the run's numbers, models that there are."""
+    run: Any = watched.get("runs/run")
+    assert run["steps"] == [*range(NUM_STEPS)] and "rollout/reward" in run["metrics"] and run["damage"] == []
+    assert run["config"]["algorithm"] == {"name": "grpo"} and run["summary"] is None
+    assert run["algorithm"]["name"] == "grpo" and any(
+        line.startswith("loss = ") for line in run["algorithm"]["formula"]
+    )
+    assert run["models"] == [{"name": "base", "label": "base: nowhere"}] and run["checkpoints"] == []
+    curves: Any = watched.get("runs/run/metrics", names="rollout/reward,eval/success,nothing")
+    assert len(curves["series"]["rollout/reward"]) == NUM_STEPS and curves["series"]["nothing"] == [None] * NUM_STEPS
+    assert curves["evals"]["steps"] == [0, 10, 11] and None not in curves["evals"]["series"]["eval/success"]
+
+
+def test_the_ledger_balances_step_by_step(watched: Watched) -> None:
+    """What steps say adds up, and the tokens of evaluations are in it once."""
+    ledger: Any = watched.get("runs/run/ledger")
+    assert ledger["balanced"] and len(ledger["by_step"]) == NUM_STEPS
+    assert all(each["sampled"] == each["trained"] + sum(each["masked"].values()) for each in ledger["by_step"])
+    assert (
+        ledger["sampled"] == ledger["trained"] + sum(ledger["masked"].values()) and ledger["masked"]["evaluation"] > 0
+    )
+
+
+def test_filters_find_what_a_look_at_every_episode_finds(watched: Watched) -> None:
+    """Whatever is asked for, the page has those episodes and no others, and counts them."""
+    everything = episodes(watched, limit=1000)
+    assert everything["total"] == NUM + 10 and len(everything["episodes"]) == NUM + 10
+    rows = everything["episodes"]
+    assert [each["num"] for each in rows] == sorted((each["num"] for each in rows), reverse=True)
+    asked: list[tuple[dict[str, object], Any]] = [
+        ({"step": 3}, lambda row: row["step"] == 3),
+        ({"group": rows[-1]["group_id"]}, lambda row: row["group_id"] == rows[-1]["group_id"]),
+        ({"outcome": "failed"}, lambda row: row["outcome"] == "failed"),
+        ({"eval": 1}, lambda row: row["is_eval"]),
+        ({"eval": 0, "reward_min": 0.3, "reward_max": 0.6}, lambda row: 0.3 <= (row["reward"] or 0) <= 0.6),
+        ({"turns_min": 4}, lambda row: row["num_turns"] >= 4),
+        ({"advantage_max": 0}, lambda row: row["advantage_mean"] is not None and row["advantage_mean"] <= 0),
+        ({"agent": "helper"}, lambda row: "helper" in row["agent"]),
+        ({"tool": "search"}, lambda row: row["id"] == "ep-rich"),
+        ({"stale_min": -1}, lambda row: row["staleness_max"] is not None),
+    ]
+    for given, is_wanted in asked:
+        expected = {row["num"] for row in rows if is_wanted(row) and not (given.get("eval") == 0 and row["is_eval"])}
+        found = episodes(watched, limit=1000, **given)
+        assert {row["num"] for row in found["episodes"]} == expected and found["total"] == len(expected) > 0, given
+        assert sum(found["outcomes"].values()) >= found["total"]
+    assert everything["agents"] == ["helper", "main"] and everything["tools"] == ["search"]
+
+
+def test_text_is_found_by_words_begun_words_and_other_scripts(watched: Watched) -> None:
+    """Every word must be there, the last may be begun; quotes and operators are just characters."""
+    assert episodes(watched, q="no such quest")["total"] == 1
+    assert episodes(watched, q="question such")["total"] == 1
+    assert episodes(watched, q="higher")["total"] > 20
+    for odd in ('"', "NEAR(", "*", "a OR b", "text:no", "no AND", "'; DROP TABLE episodes", "\\", "((", "中"):
+        assert episodes(watched, q=odd)["total"] >= 0
+    assert episodes(watched, limit=1)["total"] == NUM + 10
+
+
+def test_a_histogram_counts_every_reward_once(watched: Watched) -> None:
+    """Its bins stay where they are whatever is filtered; bounds of rewards do not empty it."""
+    whole, part = episodes(watched), episodes(watched, outcome="ok", reward_min=0.5)
+    assert sum(whole["histogram"]["counts"]) == sum(
+        each["reward"] is not None for each in episodes(watched, limit=1000)["episodes"]
+    )
+    assert part["histogram"]["edges"] == whole["histogram"]["edges"] and len(whole["histogram"]["edges"]) == 21
+    assert sum(part["histogram"]["counts"]) > part["total"]
+
+
+def test_pages_follow_one_another(watched: Watched) -> None:
+    """Sorted as asked, without a gap or a repetition; what has no number comes last."""
+    for sort in ("num", "-num", "reward", "-reward", "turns", "tokens"):
+        pages = [episodes(watched, sort=sort, offset=offset, limit=40)["episodes"] for offset in (0, 40, 80)]
+        nums = [row["num"] for page in pages for row in page]
+        assert len(nums) == len(set(nums)) == NUM + 10
+    values = [row["reward"] for row in episodes(watched, sort="-reward", limit=1000)["episodes"]]
+    known = [value for value in values if value is not None]
+    assert values[: len(known)] == sorted(known, reverse=True)
+
+
+def test_an_episode_has_its_turns_its_tree_and_its_siblings(watched: Watched) -> None:
+    """Forks with their reasons, messages once, what was not recorded null, spans in time."""
+    episode: Any = watched.get("runs/run/episodes/ep-rich")
+    assert [turn["id"] for turn in episode["turns"]] == ["t0", "t1"] and episode["outcome"] == "failed"
+    first, second = episode["turns"]
+    assert second["fork"] == {"reason": "edit", "detail": None} and second["agent"] == "helper"
+    assert (
+        first["reward"] == pytest.approx(-0.3) and first["return"] == pytest.approx(-0.3) and second["return"] is None
+    )
+    assert first["messages"][1]["tool_calls"] == [{"id": "call_1", "name": "add", "arguments": '{"a": 1,  "b": 2}'}]
+    assert first["first_token_at"] is None and first["version_max"] == 2**40 and first["tools"] == ["add"]
+    assert [(span["kind"], span["label"]) for span in episode["spans"]] == [
+        ("model", "turn 1, main"),
+        ("tool", "search"),
+    ]
+    assert episode["spans"][1]["start_s"] == pytest.approx(0.4)
+    plain: Any = watched.get("runs/run/episodes/ep-20")
+    assert {each["id"] for each in plain["siblings"]} == {f"ep-{number}" for number in range(16, 24)}
+    assert all(len(turn["messages"]) <= 2 for turn in plain["turns"])
+
+
+def test_tokens_of_a_step_add_up_to_its_loss(watched: Watched) -> None:
+    """Summed from the page's own data, over all turns of the step's episodes."""
+    step: Any = watched.get("runs/run/steps/3")
+    total, num = 0.0, 0
+    for row in episodes(watched, step=3, eval=0)["episodes"]:
+        for turn in watched.get(f"runs/run/episodes/{row['id']}")["turns"]:  # type: ignore[attr-defined]
+            tokens: Any = watched.get(f"runs/run/episodes/{row['id']}/turns/{turn['id']}/tokens")
+            assert len(tokens["tokens"]) == tokens["total"]
+            assert [token["kind"] for token in tokens["tokens"]].count("prompt") == tokens["prompt_total"]
+            sampled = [token for token in tokens["tokens"] if token["kind"] == "sampled"]
+            total += sum(token["loss"] for token in sampled if token["loss"] is not None)
+            num += sum(token["loss"] is not None for token in sampled)
+    assert step["loss"] == pytest.approx(step["loss_of_tokens"], abs=1e-6)
+    assert num == step["num_trained"] > 100 and total == pytest.approx(step["loss"], abs=1e-6)
+
+
+def test_pages_of_tokens_are_the_whole(watched: Watched) -> None:
+    """Ids, logprobs, versions and kept sets as they were sampled; one that was not recorded has none."""
+    whole: Any = watched.get("runs/run/episodes/ep-rich/turns/t0/tokens")
+    parts = [
+        token
+        for offset in range(0, 5, 2)
+        for token in watched.get("runs/run/episodes/ep-rich/turns/t0/tokens", offset=offset, limit=2)["tokens"]  # type: ignore[attr-defined]
+    ]
+    assert parts == whole["tokens"] and [token["id"] for token in parts] == [1, 2, 5, 6, 7]
+    assert [token["kept"] for token in parts[2:]] == [2, None, 3] and parts[4]["version"] == 2**40
+    listed: Any = watched.get("runs/run/episodes/ep-rich/turns/t0/alternatives/2")
+    assert [each["id"] for each in listed["alternatives"]] == [5, 9]
+    assert "did not ask" in watched.get("runs/run/episodes/ep-rich/turns/t0/alternatives/3")["unavailable"]  # type: ignore[operator]
+
+
+def test_groups_say_whether_they_teach(watched: Watched) -> None:
+    """A group whose members all got the same is flat."""
+    groups: Any = watched.get("runs/run/groups", step=3)["groups"]
+    assert {group["id"] for group in groups} == {"group-3", "g"} and sum(group["num_members"] for group in groups) == 9
+    assert not any(group["flat"] for group in groups)
+
+
+def test_two_moments_are_compared_on_the_same_rows(watched: Watched) -> None:
+    """Paired by task, with an interval; without rows in both it says why not."""
+    found: Any = watched.get("compare", a="run", b="run", step_a=0, step_b=NUM_STEPS - 1)
+    assert found["paired"] is None and found["why_not"] == "fewer than two rows are in both"
+    with watching(watched.folder) as other:
+        assert other.get("compare", a="run", b="run")["paired"] is None  # one task
+    assert {row["name"] for row in found["metrics"]} > {"rollout/reward", "train/loss"}
+    assert found["a"]["evaluated_step"] == 0
+
+
+@pytest.mark.parametrize(
+    ("path", "status", "says"),
+    [
+        ("nothing", 404, "no such route"),
+        ("runs/none", 404, "no run 'none'"),
+        ("runs/run/nothing", 404, "no such route"),
+        ("runs/run/episodes/none", 404, "no episode 'none'"),
+        ("runs/run/episodes/ep-1/turns/none/tokens", 404, "no turn 'none'"),
+        ("runs/run/episodes/ep-rich/turns/t0/alternatives/0", 404, "was not sampled"),
+        ("runs/run/episodes/ep-rich/turns/t0/alternatives/x", 400, "Invalid value for 'i'"),
+        ("runs/run/steps/99999", 404, "no step 99999"),
+        ("runs/run/steps/-1", 400, "Invalid value for 'step'"),
+        ("runs/run/steps/1e3", 400, "Invalid value for 'step'"),
+        ("runs/run/episodes?limit=5000", 400, "at most 1000"),
+        ("runs/run/episodes?offset=99999999999999999", 400, "at most 15 digits"),
+        ("runs/run/episodes?reward_min=nan", 400, "a number such as"),
+        ("runs/run/episodes?reward_min=1e999", 400, "a number such as"),
+        ("runs/run/episodes?sort=id", 400, "Allowed: num, -num"),
+        ("runs/run/episodes?eval=2", 400, "Allowed: 0, 1"),
+        ("runs/run/episodes?agnet=x", 400, "Unknown parameter 'agnet'"),
+        ("runs/run/metrics?names=" + "a," * 501, 400, "ask for at most 500"),
+        ("compare?a=run", 404, "no run ''"),
+        ("runs/" + "%2e%2e%2f" * 3 + "etc/events", 404, "no run"),
+        ("runs/%ff%00", 404, "no run"),
+    ],
+)
+def test_what_cannot_be_answered_is_said_in_one_sentence(path: str, status: int, says: str, watched: Watched) -> None:
+    answer = watched.client.get(f"/api/{path}")
+    assert answer.status_code == status and says in answer.json()["detail"]
+
+
+def test_odd_questions_are_never_our_fault(watched: Watched) -> None:
+    """Whatever stands in a path or a query, the answer is no error of the server's."""
+    rng, names = random.Random(0), ["step", "q", "reward_min", "limit", "sort", "group", "eval", "turns_max", "tool"]
+    texts = [
+        "",
+        "0",
+        "-0",
+        "٣",
+        "1_0",
+        "0x1",
+        "\x00",
+        "🦆" * 30,
+        "a" * 600,
+        "' OR 1=1 --",
+        "1" * 30,
+        "inf",
+        "%",
+        "\ud7ff",
+    ]
+    for _ in range(150):
+        given = {rng.choice(names): rng.choice(texts) for _ in range(2)}
+        path = rng.choice(["episodes", "groups", "metrics", "episodes/" + quote(rng.choice(texts), safe="")])
+        answer = watched.client.get(f"/api/runs/run/{path}", params=given)
+        assert answer.status_code < 500 and isinstance(answer.json(), dict), (path, given, answer.text)
+
+
+def test_who_has_not_the_key_sees_an_empty_page(watched: Watched) -> None:
+    """The link's key becomes a cookie that scripts cannot read; nothing else lets in, pages of other sites least."""
+    base = watched.link.partition("/?")[0]
+    with httpx.Client(base_url=base) as stranger:
+        page = stranger.get("/")
+        assert page.status_code == 200 and "set-cookie" not in page.headers
+        assert page.headers["content-security-policy"].startswith("default-src 'self'; base-uri 'none'")
+        assert stranger.get("/?key=guess").headers.get("set-cookie") is None
+        for headers in ({}, {"authorization": "Bearer guess"}, {"cookie": "ludus-watch-1=guess"}):
+            answer = stranger.get("/api/runs", headers=headers)
+            assert answer.status_code == 401 and "the link that `ludus watch` printed" in answer.json()["detail"]
+        visit = stranger.get(watched.link.removeprefix(base).partition("#")[0])
+        assert {"HttpOnly", "SameSite=strict"} <= {part.strip() for part in visit.headers["set-cookie"].split(";")}
+        assert stranger.get("/api/runs").status_code == 200
+        assert stranger.get("/api/runs", headers={"origin": "https://evil.example"}).status_code == 403
+        assert stranger.get("/api/runs", headers={"host": "evil.example"}).status_code == 421
+        assert stranger.post("/api/runs/run/branches", json={}).status_code == 501
+    for name in ("app.js", "app.css", "icon.svg"):
+        assert watched.client.get(f"/static/{name}").content == (STATIC / name).read_bytes()
+    assert watched.client.get("/static/..%2fapp.py").status_code == 404
+    assert watched.client.get("/static/nothing.js").status_code == 404
+
+
+def test_who_watches_hears_of_new_steps_and_episodes(tmp_path: Path) -> None:
+    """As events with ids; who comes back with the last one gets what it missed, once."""
+    folder = write_run(tmp_path, num_steps=2)
+    with RunStore.open(folder) as store, watching(folder) as watched:
+        wait_until_read(watched)
+        heard: list[tuple[str, Any, str]] = []
+        is_listening = threading.Event()
+
+        def listen(until: str, last: str = "") -> None:
+            headers = {"last-event-id": last} if last else {}
+            with watched.client.stream("GET", "/api/runs/run/events", headers=headers) as answer:
+                is_listening.set()
+                for event in EventSource(answer).iter_sse():
+                    heard.append((event.event, json.loads(event.data), event.id))
+                    if event.event == until:
+                        return
+
+        store.add_metrics(5, {"rollout/reward": 0.25})
+        thread = threading.Thread(target=listen, args=("step", "0.0.interrupted"))
+        thread.start()
+        thread.join(timeout=20)
+        steps = [data["step"] for kind, data, _ in heard if kind == "step"]
+        assert steps[:1] == [0]
+        last = next(id_ for _, _, id_ in reversed(heard))
+        heard.clear()
+        watched.client.get("/api/runs/run/metrics")
+        store.add_metrics(6, {"rollout/reward": 0.5, "broken": float("nan")})
+        store.add_episode(episode_of(5000), step=6)
+        listen("episodes", last)
+        numbers = {data["step"]: data["metrics"] for kind, data, _ in heard if kind == "step"}
+        assert numbers[6] == {"rollout/reward": 0.5} and any(
+            kind == "episodes" and data["count"] for kind, data, _ in heard
+        )
+
+
+def test_a_run_that_is_damaged_shows_what_can_be_read(tmp_path: Path) -> None:
+    """Each damage is named on the page; episodes, curves and pages beside it are there."""
+    folder = write_run(tmp_path, num_steps=3)
+    with (folder / "metrics.jsonl").open("ab") as file:
+        file.write(b"no json\n")
+    (folder / "config.yaml").write_bytes(b"# CRC-32 of the lines below: 00000000\nmodel: {}\n")
+    db = sqlite3.connect(folder / "run.db")
+    db.execute("UPDATE episodes SET record = x'00' WHERE id = 'ep-1'")
+    db.commit()
+    db.close()
+    write_bytes = bytearray(path_of(folder, 3).read_bytes())
+    write_bytes[-1] ^= 1
+    path_of(folder, 3).write_bytes(write_bytes)
+    with watching(folder) as watched:
+        wait_for(lambda: "run.db is damaged" in str(watched.get("runs/run")["damage"]))
+        wait_until_read(watched)
+        assert episodes(watched, step=2, eval=0)["total"] == PER_STEP
+        assert watched.client.get("/api/runs/run/episodes/ep-1").status_code == 404
+        assert watched.get("runs/run/steps/3")["loss_of_tokens"] is None
+        said = " ".join(watched.get("runs/run")["damage"])  # type: ignore[arg-type]
+        for name in ("metrics.jsonl is damaged: 1 of its lines", "config.yaml is damaged", "run.db is damaged"):
+            assert name in said
+        assert "tokens/step-000003.bin is damaged" in said
+
+
+def test_what_is_looked_at_is_not_changed(tmp_path: Path) -> None:
+    """Every file of the folder holds what it held, and there are no others but SQLite's own."""
+    folder = write_run(tmp_path, num_steps=2)
+    before = {path.name: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+    with watching(folder) as watched:
+        wait_until_read(watched)
+        for path in ("health", "ledger", "metrics", "groups", "episodes/ep-1", "steps/1"):
+            watched.get(f"runs/run/{path}")
+    after = {path.name: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+    assert {name: content for name, content in after.items() if not name.startswith("run.db-")} == before
+
+
+def test_a_folder_without_runs_is_refused_by_name(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=r"there is no run in .*; name a run's folder"):
+        check_watchable(tmp_path)
+    with pytest.raises(UserError, match="is not the folder of a run"):
+        check_watchable(tmp_path / "nowhere")
+    later = RunsFolder(tmp_path / "later", is_expected=True)
+    assert later.outlines() == []
+    with pytest.raises(UserError, match="has not begun yet"):
+        later.run("later")
