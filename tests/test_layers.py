@@ -103,6 +103,7 @@ BEYOND_SEAMS = {
             "runs.exporters.select runs.interactions runs.journal runs.plot runs.spans runs.store trainer.*"
         ),
         "engines and servers that are scripted": "engines.scripted episodes.recorder processes.notifier",
+        "runs are processes, which things happen to": "processes.end_with_parent processes.program",
         "the doctor looks at templates, parsers and tokens": "text.*",
         "and at the machine, as the parts that compute see it": (
             "kernels.build models.device models.dtype models.threads"

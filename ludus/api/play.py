@@ -12,6 +12,7 @@ from ludus.api.local import LocalModel, open_local
 from ludus.api.rows import load_rows
 from ludus.config import Config
 from ludus.episodes.archive import Archive, ExportArchive
+from ludus.episodes.recall import Recall
 from ludus.processes.blocking import run_blocking
 from ludus.processes.gather import gather
 from ludus.rollout.mixture import Row, derive_seed
@@ -32,15 +33,18 @@ async def open_runner(
     players: Players,
     archive: Archive | None,
     evaluation: GenerationSettings,
+    recall: Callable[[str], Recall | None] = lambda _: None,
 ) -> AsyncIterator[EpisodeRunner]:
     """Plays episodes of the agents until the block ends. archive: None: they are nowhere but in what is returned.
 
-    evaluation: how evaluations sample.
+    evaluation: how evaluations sample.  recall: by its id what was sampled for an episode before.
     """
     with local.runtime(config) as runtime:
         await local.processes.workers(players.agents)
         generation = {"training": config.gconfig, "evaluation": evaluation}
-        async with EpisodeRunner(players, runtime, config.rollout, **generation, archive=archive) as runner:
+        async with EpisodeRunner(
+            players, runtime, config.rollout, **generation, archive=archive, recall=recall
+        ) as runner:
             yield runner
 
 

@@ -24,11 +24,12 @@ from ludus.api.run import open_run
 from ludus.api.sources import train_sources, valid_sources
 from ludus.config import Config, check_training
 from ludus.episodes.archive import RunArchive
+from ludus.episodes.recall import Recall
 from ludus.errors import ConfigError, UserError
 from ludus.gateway.app import check_admin_key
 from ludus.http.tls import Tls
 from ludus.loop.batch import make_group_filter
-from ludus.loop.checkpoint import Checkpoint, whole_checkpoint
+from ludus.loop.checkpoint import Checkpoint, RunProgress, whole_checkpoint
 from ludus.loop.demonstrations import Demonstrations
 from ludus.loop.evaluate import EvalPlan, Evaluation, evaluate
 from ludus.loop.fingerprint import Fingerprint
@@ -145,7 +146,9 @@ class Trainer:
             local.processes.announce()
             play, arrivals = None, None
             if isinstance(players, Players):
-                opening_runner = open_runner(local, config, players, RunArchive(store), config.eval_generation)
+                recall = partial(_recall, store, start) if resume and config.rollout.recall else lambda _: None
+                archive = RunArchive(store)
+                opening_runner = open_runner(local, config, players, archive, config.eval_generation, recall)
                 play = (await stack.enter_async_context(opening_runner)).run
             else:
                 accepted = {"version": start.step, "group_filter": make_group_filter(plan.rules)}
@@ -257,3 +260,14 @@ def _stream_values(values: Mapping[str, Any]) -> dict[str, object]:
 
 def _fingerprints(sources: Sequence[Source]) -> dict[str, Fingerprint]:
     return {source.name: Fingerprint.of(source.rows) for source in sources}
+
+
+def _recall(store: RunStore, start: RunProgress, episode_id: str) -> Recall | None:
+    """What was sampled for an episode after the account of the checkpoint was closed. None: nothing was.
+
+    What later weights sampled is left out: they were lost with the steps that made them. So are episodes that failed,
+    which the ledger may know already.
+    """
+    found = store.find_episode(episode_id, after=start.num_accounted)
+    is_wanted = found is not None and found.outcome.kind in ("ok", "truncated", "cancelled")
+    return Recall(found.session, newest=start.step) if found is not None and is_wanted else None

@@ -34,7 +34,19 @@ GROUPS = {
     "bench": "Measure this machine: Ludus and a peer do the same work in fresh processes, in turn.",
 }
 _PACKAGE = Path(__file__).parents[1]
-_CHECKS = ("parity", "ledger", "packing", "resume", "replay", "signals", "ranks", "credit", "dialects", "doors")
+_CHECKS = (
+    "parity",
+    "ledger",
+    "packing",
+    "resume",
+    "replay",
+    "signals",
+    "chaos",
+    "ranks",
+    "credit",
+    "dialects",
+    "doors",
+)
 _BENCHES = ("sample", "train", "step", "curves", "gateway", "turns", "publish", "trace", "replicas", "overlap")
 COMMANDS = {
     "train": "cli.train:train",

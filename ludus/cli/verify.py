@@ -20,6 +20,7 @@ OPTIONS: dict[str, Any] = {
     "tokens": Annotated[int, Option(min=1, help="Tokens to sample and compare, at least.")],
     "trees": Annotated[int, Option(min=1, help="Random sessions to check.")],
     "kill_at_step": Annotated[int, Option(min=1, help="The run is killed in the middle of this step.")],
+    "kills": Annotated[int, Option(min=1, help="Faults that happen to processes of the run, of any kind.")],
     "ranks": Annotated[list[int], Option(help="Compared with one rank; may be given again.")],
     "steps": Annotated[int, Option(min=2, help="Of a training from its beginning to its end.")],
     "model": Model,

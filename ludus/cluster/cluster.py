@@ -111,6 +111,10 @@ class Cluster(Processes):
         if self._supervisor is not None:
             await self._supervisor.stop(name)
 
+    def on_close(self, close: Callable[[], None]) -> None:
+        """Have `close` called before the registry ends, which waits for what it still answers."""
+        self._stack.callback(close)
+
     def on_end(self, ask: Callable[[], None]) -> None:
         """Have `ask` called when somebody asks for the end of the run, or something makes it. From any thread."""
         self._on_end.append(ask)

@@ -33,6 +33,7 @@ async def open_workers(config: Config, cluster: Cluster, agent_adapters: Sequenc
     for agent_adapter in remote:
         agent_adapter.attach(work_queue)
     cluster.registry.serve(SERVICE, work_queue.answer)
+    cluster.on_close(work_queue.close)
 
     async def joined(found: Registered) -> None:
         work_queue.admit(found.index, found.attempt)

@@ -172,9 +172,16 @@ class Completion:
             listener.call(listener.settled.set)
 
     async def perform(
-        self, engine: Engine, take: Callable[[Choice, TokenChunk], None], record: Callable[[Choice, Sampled], None]
+        self,
+        engine: Engine,
+        take: Callable[[Choice, TokenChunk], None],
+        record: Callable[[Choice, Sampled], None],
+        recalled: Callable[[Call], Sampled | None] = lambda _: None,
     ) -> None:
-        """Has the engine sample all choices at once; each goes to `record` once, whole or as far as it came."""
+        """Has the engine sample all choices at once; each goes to `record` once, whole or as far as it came.
+
+        recalled: what was sampled for a call before. None: the engine is asked.
+        """
 
         def guarded(choice: Choice, chunk: TokenChunk) -> None:
             try:
@@ -185,7 +192,12 @@ class Completion:
         async def sample(choice: Choice) -> None:
             try:
                 if self.stop_cause is None:
-                    record(choice, await engine.generate(choice.call, partial(guarded, choice)))
+                    sampled = recalled(choice.call)
+                    if sampled is None:
+                        sampled = await engine.generate(choice.call, partial(guarded, choice))
+                    else:
+                        guarded(choice, TokenChunk(sampled.token_ids, sampled.logprobs, sampled.versions))
+                    record(choice, sampled)
             except Exception as error:  # the same boundary: whatever the engine raises ends this request, and no other
                 self.fail(error)
             finally:

@@ -37,7 +37,7 @@ def plan(request: ChatRequest, spec: SessionSpec, prompts: Prompts, seeds: Seeds
             code="context_length_exceeded",
             param="messages",
         )
-    drawn = seeds.draw(prompt.ids)
+    drawn = seeds.draw(prompt.ids, request.retry_key)
     seed = drawn if request.sampling.seed is None else request.sampling.seed
     budgets = (request.sampling.max_new_tokens, spec.limits.tokens_left(num_tokens))
     caps = [cap for cap in budgets if cap is not None]

@@ -20,15 +20,25 @@ class Seeds:
     def __init__(self, session_seed: int) -> None:
         self._session_seed = session_seed
         self._num_asked: dict[bytes, int] = {}
+        self._by_key: dict[tuple[str, bytes], int] = {}
+        """By retry key and prompt: a request that is sent again because it was broken off is no other sample."""
         self._last: tuple[tuple[int, ...], hashlib.blake2b] = ((), hashlib.blake2b(digest_size=16))
         """The prompt asked last and its digest in the making: the next one most often goes on with it."""
 
-    def draw(self, prompt_ids: Sequence[int]) -> int:
-        """The seed of the next sample for this prompt; each draw for one prompt gives another."""
+    def draw(self, prompt_ids: Sequence[int], retry_key: str | None = None) -> int:
+        """The seed of the next sample for this prompt; each draw for one prompt gives another, under one key the same.
+
+        retry_key: None: the request has none.
+        """
         prompt = self._digest(tuple(prompt_ids))
+        if retry_key is not None and (retry_key, prompt) in self._by_key:
+            return self._by_key[retry_key, prompt]
         ordinal = self._num_asked.get(prompt, 0)
         self._num_asked[prompt] = ordinal + 1
-        return _hash_int(f"{self._session_seed}/{prompt.hex()}/{ordinal}")
+        drawn = _hash_int(f"{self._session_seed}/{prompt.hex()}/{ordinal}")
+        if retry_key is not None:
+            self._by_key[retry_key, prompt] = drawn
+        return drawn
 
     def _digest(self, prompt_ids: tuple[int, ...]) -> bytes:
         asked, digest = self._last

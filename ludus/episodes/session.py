@@ -36,6 +36,7 @@ from ludus.runs.forks import ForkExample, fork_examples
 from ludus.text.chat import ChatText
 from ludus.types import (
     AbortCause,
+    Call,
     ChatRequest,
     ForkReason,
     Message,
@@ -252,11 +253,17 @@ class Session:
 
     async def _perform(self, completion: Completion) -> None:
         try:
-            await completion.perform(self._engine, partial(self._take, completion), partial(self._record, completion))
+            take, record = partial(self._take, completion), partial(self._record, completion)
+            await completion.perform(self._engine, take, record, self._recalled)
         except ExceptionGroup as group:
             completion.fail(group.exceptions[0])
         finally:
             self._settle(completion)
+
+    def _recalled(self, call: Call) -> Sampled | None:
+        """What was sampled for the call before. None: nothing was."""
+        with self._lock:
+            return None if self.spec.recall is None else self.spec.recall.answer(call)
 
     def _take(self, completion: Completion, choice: Choice, chunk: TokenChunk) -> None:
         """New tokens of an answer in flight; stops all answers when the budget of tokens is used up."""

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ludus.episodes.limits import NO_LIMITS, Limits
+from ludus.episodes.recall import Recall
 from ludus.types import Sampling
 
 _OWN_DISTRIBUTION = Sampling()
@@ -39,5 +40,7 @@ class SessionSpec:
     step: int | None = None
     """The training step that asked for it. None: none did."""
     is_eval: bool = False
+    recall: Recall | None = None
+    """What was sampled for it in an earlier life of the run. None: nothing was."""
     most_turns: int | None = None
     """After so many its key is given a new session, where unknown keys open one. None: never."""

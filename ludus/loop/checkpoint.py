@@ -57,6 +57,8 @@ class RunProgress:
     """Of all tokens sampled until then. What was sampled between a checkpoint and a crash is not in it."""
     num_episodes: int = 0
     """In the run's record, at least: what of them is not there later was lost."""
+    num_accounted: int = 0
+    """Of these, that are in the ledger whatever became of them; what is recorded later may be recalled."""
     eval_before: Mapping[str, float] = field(default_factory=dict)
     """What the evaluation before training came to; empty without one."""
     memory: Memory = field(default_factory=dict)

@@ -285,7 +285,9 @@ def _accounted(components: RunComponents, run: _RunState, pool: GroupSource) -> 
         yield
     finally:
         run.ledger = run.ledger + account_unused(pool.drain_nowait())
-        last = replace(run.progress, ledger=run.ledger, eval_seconds=run.clock.eval_seconds)
+        num = components.store.num_episodes
+        counted = replace(run.progress, ledger=run.ledger, num_episodes=num, num_accounted=num)
+        last = replace(counted, eval_seconds=run.clock.eval_seconds)
         update_checkpoint(components.store.checkpoints, last)
 
 

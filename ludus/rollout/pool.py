@@ -256,7 +256,8 @@ class RolloutPool:
                     if group.version is None:
                         group.version = self._waiting.version
                     is_greedy = member_idx == self._n_samples
-                    task = group.task.member(member_idx, attempt, group.step, is_greedy=is_greedy)
+                    num_lost = attempt - num_failed
+                    task = group.task.member(member_idx, attempt, group.step, is_greedy=is_greedy, num_lost=num_lost)
                     episode = await self._play(task)
                 self._count_failure(episode)
                 mask = discard_reason(episode)

@@ -11,8 +11,10 @@ its record; the episode has been kept when `run` returns.
 
 from __future__ import annotations
 
+import asyncio
+import logging
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -22,6 +24,7 @@ from ludus.agents.adapter import AgentAdapter, EpisodeInfo
 from ludus.episodes.archive import Archive
 from ludus.episodes.episodes import Episodes
 from ludus.episodes.limits import Limits
+from ludus.episodes.recall import Recall
 from ludus.episodes.spec import SessionSpec
 from ludus.rollout.playing import means, play_to_end
 from ludus.rollout.remote import RemoteAgentAdapter
@@ -30,6 +33,8 @@ from ludus.rollout.settings import GenerationSettings, RolloutSettings
 from ludus.rollout.subproc import process_for
 from ludus.rollout.tasks import EpisodeTask
 from ludus.types import Episode
+
+logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,14 +69,16 @@ class EpisodeRunner:
         training: GenerationSettings,
         evaluation: GenerationSettings,
         archive: Archive | None = None,
+        recall: Callable[[str], Recall | None] = lambda _: None,
     ) -> None:
-        """archive: None: episodes are only returned."""
+        """archive: None: episodes are only returned.  recall: by its id what was sampled for an episode before."""
         self._players = players
         self._runtime = runtime
         self._hosting = AsyncExitStack()
         self._settings = settings
         self._training = training
         self._evaluation = evaluation
+        self._recall = recall
         self._episodes = Episodes(runtime.recorder, archive, keys=runtime.keys)
 
     def __repr__(self) -> str:
@@ -99,10 +106,13 @@ class EpisodeRunner:
 
     async def _play(self, agent: AgentAdapter, task: EpisodeTask) -> Episode:
         info = EpisodeInfo(task.episode_id, task.task_id, task.group_id, task.step, task.is_eval)
-        handle, key = self._episodes.open(self._spec(task))
+        recall = await asyncio.to_thread(self._recall, task.episode_id)
+        handle, key = self._episodes.open(replace(self._spec(task), recall=recall))
         with self._runtime.context(handle.session, key, info, self._settings.actors) as context:
             timeout_s = self._settings.episode_timeout_s
             ending = await play_to_end(self._runtime.agents, agent, task.data, context, timeout_s=timeout_s)
+            if recall is not None and recall.num_given:
+                logger.info("episode.recalled id=%s answers=%d", task.episode_id, recall.num_given)
             return await self._episodes.end(
                 handle, ending, metrics=means(context.agent_metrics), spans=context.spans.snapshot()
             )

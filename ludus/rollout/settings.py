@@ -120,6 +120,9 @@ class RolloutSettings(Settings):
     """By name the models that play a part in episodes and are never trained, such as `user_simulator`."""
     replay: ReplaySettings | None = None
     """None: no group is trained on twice."""
+    recall: bool = True
+    """Episodes that a killed run had begun are given the answers again that were sampled for them, as long as their
+    agents ask for the same; the first difference is sampled. False: all of it is sampled anew."""
     retries: int = pydantic.Field(default=1, ge=0)
     """How often a member of a group that failed or timed out is played again."""
     min_members: int = pydantic.Field(default=2, ge=1)

@@ -56,14 +56,19 @@ class GroupTask:
     def task_id(self) -> str:
         return self.source.row_name(self.row_idx)
 
-    def member(self, member_idx: int, attempt: int, step: int | None, *, is_greedy: bool = False) -> EpisodeTask:
-        """The task of one member; another attempt has another id and another seed."""
+    def member(
+        self, member_idx: int, attempt: int, step: int | None, *, is_greedy: bool = False, num_lost: int = 0
+    ) -> EpisodeTask:
+        """The task of one member; another attempt has another id, and another seed unless the one before was lost.
+
+        num_lost: of the attempts before, those that were.
+        """
         return EpisodeTask(
             episode_id=f"{self.group_id}-m{member_idx:02d}" + (f"-r{attempt}" if attempt else ""),
             group_id=self.group_id,
             task_id=self.task_id,
             data=self.source.rows[self.row_idx],
-            seed=derive_seed(self.run_seed, "train", self.ordinal, self.row_idx, member_idx, attempt),
+            seed=derive_seed(self.run_seed, "train", self.ordinal, self.row_idx, member_idx, attempt - num_lost),
             step=step,
             source=self.source.name,
             is_greedy=is_greedy,

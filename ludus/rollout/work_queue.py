@@ -55,6 +55,7 @@ class WorkQueue:
         """Slots as each worker reported them last, less the assignments that it was given since."""
         self._turns: dict[Worker, int] = {}
         """The number of the request by which each worker asked last."""
+        self._is_closed = False
         self._num_taken = 0
         """Slots that `acquire_slot` gave."""
         self._listeners: dict[tuple[asyncio.AbstractEventLoop, asyncio.Event], None] = {}
@@ -84,6 +85,12 @@ class WorkQueue:
                 del self._episodes[queued.assignment.assignment_id]
         for queued in lost:
             _settle(queued.future, None)
+
+    def close(self) -> None:
+        """The run is over: who asks for episodes is told so, and nobody is held up by a request that waits for one."""
+        with self._lock:
+            self._is_closed = True
+        self._notify()
 
     async def acquire_slot(self) -> None:
         """Returns when some worker has a slot for one episode more, which is the caller's until `release_slot`."""
@@ -121,6 +128,8 @@ class WorkQueue:
                 if asked.index != index:
                     return Response(status_code=403)
                 taken = await self._take(asked)
+                if self._is_closed:
+                    return Response("the run is over", status_code=503)
                 return Response(taken.to_json(), media_type="application/json")
             if rest == "end":
                 report = ReportBody.of_json(body)
@@ -183,7 +192,7 @@ class WorkQueue:
     def _take_nowait(self, worker: Worker, asked: TakeBody) -> TakenBody | None:
         """What there is to say to a worker. None: nothing."""
         with self._lock:
-            if self._turns[worker] != asked.number:
+            if self._is_closed or self._turns[worker] != asked.number:
                 return TakenBody()  # it asks anew
             if worker not in self._admitted:
                 return None  # not yet, or it was given up, which the registry reports to it

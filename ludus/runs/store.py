@@ -252,9 +252,10 @@ class RunStore(AbstractContextManager["RunStore"]):
             raise UserError(f"the run {self.name!r} holds no episode {episode_id!r}")
         return found
 
-    def find_episode(self, episode_id: str) -> Episode | None:
-        """The last episode with this id. None: there is none."""
-        rows = self._rows("SELECT record FROM episodes WHERE id = ? ORDER BY num DESC LIMIT 1", (episode_id,))
+    def find_episode(self, episode_id: str, *, after: int = 0) -> Episode | None:
+        """The last episode with this id. None: there is none. after: so many of the record are passed over."""
+        sql = "SELECT record FROM episodes WHERE id = ? AND num > ? ORDER BY num DESC LIMIT 1"
+        rows = self._rows(sql, (episode_id, after))
         return decode_episode(*rows[0]) if rows else None
 
     def episode_at(self, num: int) -> Episode:

@@ -11,6 +11,14 @@ def test_seed_depends_on_what_is_asked_and_how_often() -> None:
     assert len({a, b, a_again, Seeds(8).draw((1, 2))}) == 4
 
 
+def test_a_request_that_is_sent_again_is_no_other_sample() -> None:
+    """Under its retry key a prompt has one seed, however often it was broken off; other prompts go on as they would."""
+    one, other = Seeds(7), Seeds(7)
+    a, a_again, b = one.draw((1, 2), "key"), one.draw((1, 2), "key"), one.draw((1, 2))
+    assert a == a_again == other.draw((1, 2)) and b == other.draw((1, 2)) != a
+    assert one.draw((1, 3), "key") == other.draw((1, 3))
+
+
 def test_seeds_fit_into_a_signed_64_bit_integer() -> None:
     """Seeds survive JSON and SQLite, with room for the index of a choice."""
     assert all(0 <= session_seed(f"session {idx}") < 2**62 for idx in range(100))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from dataclasses import replace
@@ -110,13 +110,16 @@ def test_only_failures_and_timeouts_are_replayed(kind: OutcomeKind, is_replayed:
 
 
 def test_what_is_lost_is_played_again_until_it_ends() -> None:
-    """A lost episode is no failure: it is played again also without retries, and many in a row stop nothing."""
+    """A lost episode is no failure: it is played again also without retries, with the same seed, and many in a row stop
+    nothing."""
     lost = 20
     attempts: Counter[str] = Counter()
+    seeds: dict[str, set[int]] = defaultdict(set)
 
     async def play(task: EpisodeTask) -> Episode:
         member = task.episode_id.split("-")[1]
         attempts[member] += 1
+        seeds[member].add(task.seed)
         return episode(task, "lost" if member == "m01" and attempts["m01"] <= lost else "ok")
 
     async def main() -> TakenGroups:
@@ -126,6 +129,7 @@ def test_what_is_lost_is_played_again_until_it_ends() -> None:
     taken = asyncio.run(main())
     assert len(taken.groups[0].episodes) == 3
     assert [item.mask for item in taken.discarded] == ["lost"] * lost
+    assert all(len(seeds_of) == 1 for seeds_of in seeds.values()) and seeds["m00"] != seeds["m01"]
 
 
 def test_a_group_with_too_few_survivors_is_rejected_and_replaced() -> None:

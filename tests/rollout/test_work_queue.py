@@ -110,6 +110,22 @@ def test_a_request_that_comes_late_changes_nothing():
     assert "playing=0" in repr(asyncio.run(main()))
 
 
+def test_the_end_of_the_run_is_told_to_who_waits():
+    """A worker that waits for an episode holds up nobody: it is answered at once, and asks again later."""
+
+    async def main():
+        work_queue = WorkQueue()
+        work_queue.admit(0, 0)
+        body = {"index": 0, "attempt": 0, "free": 1, "has": [], "number": next(NUMBERS)}
+        waiting = asyncio.create_task(work_queue.answer(Asked("take", **body), 0))
+        await asyncio.sleep(0)
+        work_queue.close()
+        async with asyncio.timeout(5):
+            return await waiting
+
+    assert asyncio.run(main()).status_code == 503
+
+
 def test_a_lost_worker_loses_its_episodes_alone():
     """What the lost one played ends as lost; what waited goes to another; its late report is not heard."""
 

@@ -38,6 +38,8 @@ class ResumeResult(Verdict):
     tokens_before_kill: int
     tokens_lost: int
     """Of the tokens recorded before the kill, those that the resumed run's record does not hold exactly."""
+    tokens_recalled: int
+    """Of them, that the resumed run gave to its agents again, instead of sampling anew."""
     steps_resumed: int
     """Steps in the record of the resumed run."""
     weights_equal: bool
@@ -81,7 +83,7 @@ def verify_resume(
         Training(folder, "killed", "--resume").finish()
         with RunStore.open(folder / "runs" / "killed") as store:
             after = [*store.episodes()]
-            steps_resumed = len(store.metrics())
+            metrics = store.metrics()
         return ResumeResult(
             model=model,
             algorithm=algorithm,
@@ -92,9 +94,15 @@ def verify_resume(
             episodes_before_kill=len(before),
             tokens_before_kill=sum(episode.session.num_sampled_tokens for episode in before),
             tokens_lost=_tokens_lost(seen, before, after),
-            steps_resumed=steps_resumed,
+            tokens_recalled=sum(_recalled(each) for step, each in metrics if step >= kill_at_step),
+            steps_resumed=len(metrics),
             weights_equal=digest(folder / "runs" / "alone") == digest(folder / "runs" / "killed"),
         )
+
+
+def _recalled(metrics: Mapping[str, float]) -> int:
+    """Tokens of a step that no engine sampled for it."""
+    return int(metrics["ledger/sampled"] - metrics["engine/sampled_tokens"])
 
 
 def _kill_at(training: Training, run: Path, step: int, rng: random.Random) -> list[str]:

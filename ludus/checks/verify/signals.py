@@ -18,7 +18,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ludus.checks.verify.training import LettersAgent, Training, digest, write_run
+from ludus.checks.verify.training import HELD_S, Gate, LettersAgent, Training, digest, write_run
 from ludus.checks.verify.verdict import MODEL, OnDone, Verdict, ignore
 from ludus.loop.checkpoint import latest_checkpoint
 from ludus.loop.interrupt import END_SIGNALS
@@ -35,8 +35,6 @@ _STEPS = 4
 _HEARD = "saving a checkpoint, then leaving"
 _POLL_S = 0.0005
 """A checkpoint of the smallest model is written in some 10 ms."""
-_HELD_S = 120.0
-"""Longer than any wait of the check, so that nobody waits for an agent or a loss that hangs."""
 _LEAVES_S = 60.0
 """Saving the default model takes seconds on a slow disk."""
 _AT_ONCE_S = 20.0
@@ -119,7 +117,7 @@ class SignalsResult(Verdict):
 
 async def gated_agent(data: Mapping[str, Any], *, gates: str, base_url: str, http_client: Any) -> dict[str, float]:
     """Waits while its gate is closed: the rows of the training and those held out have one each."""
-    gate = _Gate(Path(gates), "evaluation" if data.get("is_held_out") else "rollout")
+    gate = Gate(Path(gates), "evaluation" if data.get("is_held_out") else "rollout")
     while gate.holds():  # noqa: ASYNC110 -- another process opens it
         await asyncio.sleep(0.01)
     return await LettersAgent().run(data, base_url=base_url, http_client=http_client)
@@ -127,39 +125,9 @@ async def gated_agent(data: Mapping[str, Any], *, gates: str, base_url: str, htt
 
 def gated_loss(inputs: LossInputs, *, gates: str) -> tuple[Tensor, dict[str, Tensor]]:
     """The plain policy gradient, which waits while its gate is closed."""
-    while _Gate(Path(gates), "step").holds():
+    while Gate(Path(gates), "step").holds():
         time.sleep(0.01)
     return -inputs.advantages_N * inputs.logprobs_N, {}
-
-
-@dataclass(frozen=True, slots=True)
-class _Gate:
-    """Two files that the check and its runs have in common."""
-
-    folder: Path
-    phase: str
-
-    @property
-    def _closed(self) -> Path:
-        return self.folder / f"{self.phase}.closed"
-
-    @property
-    def reached(self) -> Path:
-        """Is there once somebody waits."""
-        return self.folder / f"{self.phase}.reached"
-
-    def close(self) -> None:
-        self.reached.unlink(missing_ok=True)
-        self._closed.touch()
-
-    def open(self) -> None:
-        self._closed.unlink(missing_ok=True)
-
-    def holds(self) -> bool:
-        if not self._closed.exists() or time.time() - self._closed.stat().st_mtime > _HELD_S:
-            return False
-        self.reached.touch()
-        return True
 
 
 def verify_signals(
@@ -216,7 +184,7 @@ def _write_gated_run(folder: Path, model: Path, seed: int) -> None:
 def _ending(folder: Path, case: Case, undisturbed: str) -> Ending:
     """Of a run that was told, and then resumed."""
     run = folder / "runs" / case.name
-    gate = _Gate(folder / "gates", case.phase)
+    gate = Gate(folder / "gates", case.phase)
     training = _caught(folder, case, run, gate)
     try:
         training.popen.send_signal(case.signal)
@@ -252,7 +220,7 @@ def _ending(folder: Path, case: Case, undisturbed: str) -> Ending:
     )
 
 
-def _caught(folder: Path, case: Case, run: Path, gate: _Gate) -> Training:
+def _caught(folder: Path, case: Case, run: Path, gate: Gate) -> Training:
     """A run in the phase: it waits there, or stands still."""
     for _ in range(_TRIES):
         training = Training(folder, case.name)
@@ -267,7 +235,7 @@ def _caught(folder: Path, case: Case, run: Path, gate: _Gate) -> Training:
     raise training.failed(f"no run could be caught in the phase {case.phase!r}; try a larger model (--model)")
 
 
-def _is_caught(training: Training, phase: str, run: Path, gate: _Gate) -> bool:
+def _is_caught(training: Training, phase: str, run: Path, gate: Gate) -> bool:
     """False: the run ended before."""
     if phase == "set-up":
         return _wait(training, lambda: "loading" in training.said)
@@ -287,7 +255,7 @@ def _is_caught(training: Training, phase: str, run: Path, gate: _Gate) -> bool:
 
 def _wait(training: Training, is_so: Callable[[], bool]) -> bool:
     """Return once it is so. False: the process has ended, and it is not."""
-    give_up_at = time.monotonic() + _HELD_S
+    give_up_at = time.monotonic() + HELD_S
     while not is_so():
         if training.popen.poll() is not None:
             return is_so()

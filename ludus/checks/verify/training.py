@@ -11,7 +11,9 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -20,10 +22,13 @@ import yaml
 from ludus.errors import BackendError
 from ludus.loop.checkpoint import checkpoints
 from ludus.loop.interrupt import END_SIGNALS
+from ludus.processes.end_with_parent import end_with_parent
 
 _NUM_ROWS = 12
 _GROUPS, _MEMBERS = 2, 4
 EPISODES_A_STEP = _GROUPS * _MEMBERS
+HELD_S = 120.0
+"""Longer than any wait of a check, so that nobody waits for an agent or a loss that hangs."""
 _LUDUS = (sys.executable, "-m", "ludus")
 
 
@@ -60,12 +65,42 @@ def write_run(folder: Path, model: Path, seed: int, steps: int, trained: Mapping
     (folder / "run.yaml").write_text(yaml.safe_dump(config), encoding="utf-8")
 
 
+@dataclass(frozen=True, slots=True)
+class Gate:
+    """Two files that the check and its runs have in common."""
+
+    folder: Path
+    phase: str
+
+    @property
+    def _closed(self) -> Path:
+        return self.folder / f"{self.phase}.closed"
+
+    @property
+    def reached(self) -> Path:
+        """Is there once somebody waits."""
+        return self.folder / f"{self.phase}.reached"
+
+    def close(self) -> None:
+        self.reached.unlink(missing_ok=True)
+        self._closed.touch()
+
+    def open(self) -> None:
+        self._closed.unlink(missing_ok=True)
+
+    def holds(self) -> bool:
+        if not self._closed.exists() or time.time() - self._closed.stat().st_mtime > HELD_S:
+            return False
+        self.reached.touch()
+        return True
+
+
 class Training:
     """`ludus train` in a process of its own."""
 
     def __init__(self, folder: Path, name: str, *options: str) -> None:
         self._log = folder / f"{name}{''.join(options)}.log"
-        command = [*_LUDUS, "train", str(folder / "run.yaml"), f"name={name}", *options]
+        command = end_with_parent((*_LUDUS, "train", str(folder / "run.yaml"), f"name={name}", *options))
         with self._log.open("wb") as output:
             self.popen = subprocess.Popen(
                 command, stdout=output, stderr=subprocess.STDOUT, cwd=folder, env=_environment(), preexec_fn=_hear

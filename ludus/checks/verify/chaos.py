@@ -1,0 +1,297 @@
+"""A run whose processes are killed, stopped, cut off and denied their disk, at random: it ends as if nothing had been.
+
+Knows: processes and what may happen to them, run folders.  Knows not: what happens inside a run.
+The run is `ludus train` with an engine server, two rollout workers and a trainer of two ranks, each a process. Where
+its head ends, it is started again with --resume, as a supervisor would.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import tempfile
+import threading
+import time
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import httpx
+
+from ludus.checks.verify.faults import FAULTS, descendants
+from ludus.checks.verify.training import Gate, Training, digest, write_run
+from ludus.checks.verify.verdict import MODEL, OnDone, Verdict, ignore
+from ludus.errors import BackendError
+from ludus.models.resolve import resolve_model
+from ludus.processes.program import PROGRAM
+from ludus.runs.codec import encode_episode
+from ludus.runs.folder import read_metrics, read_summary
+from ludus.runs.store import RunStore
+
+_LONGEST_S: Mapping[str, float] = {"stop": 12.0, "cut": 3.0, "disk": 3.0}
+"""A process that stands still is given up after eight seconds; one without a network or a disk soon fails."""
+_MOST_STARTS_WITHOUT_STEP = 8
+"""So often a head may end without a step more before the check gives up: what happens to it takes steps back, too."""
+_AGAIN_S, _PATIENCE_S = 0.2, 90.0
+_POLL_S = 0.1
+_PHASE = "rollout"
+_ROLES = ("role", "engine")
+"""By their first word, commands of Ludus that are processes of a run; agents have processes of their own."""
+
+
+@dataclass(frozen=True, slots=True)
+class ChaosResult(Verdict):
+    model: str
+    seed: int
+    steps: int
+    kills: int
+    """Faults that happened to processes of the run, of any kind."""
+    kinds: Mapping[str, int]
+    """Of them, by kind."""
+    victims: Mapping[str, int]
+    """By the process that they happened to."""
+    starts: int
+    """Of the run's head, the first one among them."""
+    tokens_lost: int
+    """Of the tokens that were in the record whenever the head had ended, those that are not in it at the end."""
+    twice: int
+    """Episodes that were trained on in two steps."""
+    unbalanced: int
+    """Tokens by which the ledger of the run does not balance."""
+    weights_equal: bool
+    """Model and trainer are those of a run that nobody disturbed, to the last bit."""
+    faults: Sequence[Mapping[str, object]] = field(repr=False)
+
+    @property
+    def ok(self) -> bool:
+        return self.tokens_lost == self.twice == self.unbalanced == 0 and self.weights_equal
+
+    @property
+    def details(self) -> Sequence[Mapping[str, object]]:
+        return self.faults
+
+
+class PatientAgent:
+    """Asks twice, and asks again when an answer does not come, as SDKs do; pays for different letters. It waits while
+    its gate is closed."""
+
+    def __init__(self, gates: str) -> None:
+        self._gate = Gate(Path(gates), _PHASE)
+
+    async def run(self, data: Mapping[str, Any], *, base_url: str, http_client: Any) -> dict[str, float]:
+        while self._gate.holds():  # noqa: ASYNC110 -- another process opens it
+            await asyncio.sleep(_POLL_S)
+        messages = [{"role": "user", "content": data["question"]}]
+        rewards = {}
+        for number, follow_up in enumerate(("And why?", "")):
+            answer = await self._ask(http_client, base_url, messages, key=str(number))
+            text = answer["choices"][0]["message"]["content"] or ""
+            rewards[answer["id"]] = len(set(text)) / 10.0
+            messages += [{"role": "assistant", "content": text}, {"role": "user", "content": follow_up}]
+        return rewards
+
+    async def _ask(self, http_client: Any, base_url: str, messages: Sequence[Mapping[str, str]], *, key: str) -> Any:
+        give_up_at = time.monotonic() + _PATIENCE_S
+        while True:
+            with suppress(httpx.TransportError):
+                body = {"messages": messages}
+                answer = await http_client.post(
+                    f"{base_url}/chat/completions", json=body, headers={"idempotency-key": key}
+                )
+                if not answer.is_server_error or time.monotonic() > give_up_at:
+                    return answer.raise_for_status().json()
+            await asyncio.sleep(_AGAIN_S)
+
+
+def verify_chaos(*, kills: int = 5, model: str = MODEL, seed: int = 0, on_done: OnDone = ignore) -> ChaosResult:
+    """Does a run lose anything when its processes are killed and stopped?
+
+    A run with an engine server, two workers and two ranks is disturbed at
+    random moments: any of its processes is killed, told to end, stopped
+    for a while, cut off from the network, or denied its disk. Where the
+    head ends, the run is resumed. No recorded token may be lost, nothing
+    trained on twice, and the weights must be those of a run left alone.
+
+    Example:  ludus verify chaos --kills 5 --seed 1 --json
+
+    Raises BackendError if the run cannot be brought to its end.
+    """
+    with tempfile.TemporaryDirectory(prefix="ludus-chaos-") as scratch:
+        folder, steps = Path(scratch), kills + 2
+        write_run(folder, resolve_model(model).resolve(), seed, steps, _placed(folder))
+        Training(folder, "alone").finish()
+        run = _Disturbed(folder, random.Random(seed), _moments(kills, steps, seed), on_done)
+        run.play()
+        return ChaosResult(
+            model=model,
+            seed=seed,
+            steps=steps,
+            kills=len(run.faults),
+            kinds=dict(Counter(str(each["kind"]) for each in run.faults)),
+            victims=dict(Counter(str(each["process"]) for each in run.faults)),
+            starts=run.num_starts,
+            tokens_lost=run.tokens_lost(),
+            twice=run.num_twice(),
+            unbalanced=_unbalanced(run.folder),
+            weights_equal=digest(run.folder) == digest(folder / "runs" / "alone"),
+            faults=run.faults,
+        )
+
+
+def _placed(folder: Path) -> dict[str, Any]:
+    """Keys of a run whose engine, workers and second rank are processes of their own."""
+    return {
+        "workflow": f"{__name__}:{PatientAgent.__name__}",
+        "workflow_kwargs": {"gates": str(folder)},
+        "engine": {"kind": "server"},
+        "trainer": {"ranks": 2, "optimizer": {"lr": 1e-4}},
+        "rollout": {
+            "max_head_offpolicyness": 0,
+            "agent": {"mode": "subproc", "workers": 2, "subproc_max_workers": 2},
+        },
+        "scheduler": {"max_restarts": 1000},
+    }
+
+
+def _moments(kills: int, steps: int, seed: int) -> list[int]:
+    """After how many steps each fault comes, in order; the last steps are left alone, so that all of them come."""
+    rng = random.Random(f"moments {seed}")
+    return sorted(rng.randrange(steps - 1) for _ in range(kills))
+
+
+class _Disturbed:
+    """The run that is disturbed."""
+
+    def __init__(self, root: Path, rng: random.Random, moments: Sequence[int], on_done: OnDone) -> None:
+        self._root = root
+        self._rng = rng
+        self._moments = list(moments)
+        self._kinds = [kind for _ in moments for kind in rng.sample(sorted(FAULTS), len(FAULTS))]
+        """Each once before any comes again."""
+        self._gate = Gate(root, _PHASE)
+        self._total = len(moments)
+        self._on_done = on_done
+        self.folder = root / "runs" / "disturbed"
+        self.faults: list[Mapping[str, object]] = []
+        self.num_starts = 0
+        self._seen: Counter[bytes] = Counter()
+        """Encoded episodes that were in the record when the head had ended, as often as they were most."""
+        self._tokens: dict[bytes, int] = {}
+
+    def play(self) -> None:
+        """Start the run until it has ended by itself."""
+        num_in_vain, steps = 0, 0
+        while True:
+            goes_on = ("--resume",) if (self.folder / "writer.lock").exists() else ()
+            training = Training(self._root, "disturbed", *goes_on)
+            self.num_starts += 1
+            try:
+                while training.popen.poll() is None:
+                    if self._moments and self._trained_steps() >= self._moments[0]:
+                        self._disturb(training.popen.pid)
+                        self._moments.pop(0)
+                    time.sleep(_POLL_S)
+            finally:
+                training.kill()
+            self._look()
+            if training.popen.returncode == 0 and read_summary(self.folder) is not None:
+                return
+            num_in_vain = 0 if self._trained_steps() > steps else num_in_vain + 1
+            steps = max(steps, self._trained_steps())
+            if num_in_vain > _MOST_STARTS_WITHOUT_STEP + len(self._moments):
+                raise training.failed("the run does not come to its end")
+
+    def tokens_lost(self) -> int:
+        with RunStore.open(self.folder) as store:
+            held = Counter(map(encode_episode, store.episodes()))
+        return sum(self._tokens[record] * count for record, count in (self._seen - held).items())
+
+    def num_twice(self) -> int:
+        """Of the episodes that steps were given, by what each step was given."""
+        given: Counter[str] = Counter()
+        with RunStore.open(self.folder) as store:
+            for step in range(1, self._trained_steps() + 1):
+                batch = store.batch(step) or {"groups": []}
+                given.update(episode for group in batch["groups"] for episode in group["episodes"])
+        return sum(count > 1 for count in given.values())
+
+    def _disturb(self, head: int) -> None:
+        """Have something happen to a process of the run, in some moment of the next second. It plays no further
+        meanwhile than the step after the one that is due, or small runs would be over."""
+        with self._paced():
+            time.sleep(self._rng.random())
+            self._happen(head)
+
+    def _happen(self, head: int) -> None:
+        name, pid = self._rng.choice(sorted(_processes(head), key=lambda each: each[0]))
+        kind = self._kinds.pop(0)
+        for_s = self._rng.uniform(0.2, _LONGEST_S.get(kind, 0.2))
+        with suppress(ProcessLookupError, FileNotFoundError):  # it has ended by itself meanwhile
+            FAULTS[kind](pid, for_s)
+        about = {"kind": kind, "process": name, "for_s": round(for_s, 1) if kind in _LONGEST_S else None}
+        self.faults.append({**about, "after_step": self._trained_steps()})
+        self._on_done(len(self.faults), self._total)
+
+    @contextmanager
+    def _paced(self) -> Iterator[None]:
+        over = threading.Event()
+
+        def pace() -> None:
+            while not over.wait(_POLL_S):
+                if self._trained_steps() > self._moments[0]:
+                    self._gate.close()
+
+        pacing = threading.Thread(target=pace, name="pace", daemon=True)
+        pacing.start()
+        try:
+            yield
+        finally:
+            over.set()
+            pacing.join()
+            self._gate.open()
+
+    def _look(self) -> None:
+        """Remember what is in the record."""
+        if not (self.folder / "writer.lock").exists():
+            return
+        with RunStore.open(self.folder) as store:
+            now: Counter[bytes] = Counter()
+            for episode in store.episodes():
+                record = encode_episode(episode)
+                now[record] += 1
+                self._tokens[record] = episode.session.num_sampled_tokens
+        self._seen |= now
+
+    def _trained_steps(self) -> int:
+        rows, _ = read_metrics(self.folder)
+        return rows[-1][0] if rows else 0
+
+
+def _processes(head: int) -> list[tuple[str, int]]:
+    """The head, and its processes by their names."""
+    found = [("head", head)]
+    for pid in descendants(head):
+        with suppress(OSError):
+            words = Path(f"/proc/{pid}/cmdline").read_bytes().decode(errors="replace").split("\0")
+            name = _name_of(words)
+            if name is not None:
+                found.append((name, pid))
+    return found
+
+
+def _name_of(words: Sequence[str]) -> str | None:
+    """None: it is no process of the run, or has not become one yet."""
+    if words[: len(PROGRAM)] != [*PROGRAM] or len(words) <= len(PROGRAM) or words[len(PROGRAM)] not in _ROLES:
+        return None
+    name = words[len(PROGRAM) + 1]
+    return "engine's server" if words[len(PROGRAM)] == "engine" else name
+
+
+def _unbalanced(run: Path) -> int:
+    ledger = (read_summary(run) or {}).get("ledger")
+    if ledger is None:
+        raise BackendError("the disturbed run has no summary")
+    return abs(int(ledger["sampled"]) - int(ledger["trained"]) - sum(map(int, ledger["masked"].values())))

@@ -1,0 +1,117 @@
+"""What may happen to a process from outside: it is killed, told to end, stands still, loses its network or its disk.
+
+Knows: Linux's calls for processes of one's own.  Knows not: what the processes do, who is chosen.
+Nothing of it needs root: connections are shut down through copies of the process's own descriptors, which the kernel
+hands to whoever may trace it, as it hands them to the parent of a parent.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import resource
+import signal
+import socket
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import closing, suppress
+from pathlib import Path
+
+_PIDFD_GETFD = 438  # on every architecture
+_EVERY_S = 0.02
+"""So often a network that is cut is cut again: what was connected meanwhile has sent some packets by then."""
+
+
+def kill(pid: int, _for_s: float) -> None:
+    os.kill(pid, signal.SIGKILL)
+
+
+def terminate(pid: int, _for_s: float) -> None:
+    os.kill(pid, signal.SIGTERM)
+
+
+def stop(pid: int, for_s: float) -> None:
+    """It stands still for so long, and goes on if it is still there."""
+    os.kill(pid, signal.SIGSTOP)
+    time.sleep(for_s)
+    os.kill(pid, signal.SIGCONT)
+
+
+def cut(pid: int, for_s: float) -> None:
+    """Every connection that it has, or makes, is shut down for so long. Raises PermissionError where none may be."""
+    until = time.monotonic() + for_s
+    with closing(_PidFd(pid)) as process:
+        while time.monotonic() < until:
+            for connection in process.connections():
+                with connection, suppress(OSError):
+                    connection.shutdown(socket.SHUT_RDWR)
+            time.sleep(_EVERY_S)
+
+
+def fill_disk(pid: int, for_s: float) -> None:
+    """No file that it writes may grow for so long, as on a disk that is full."""
+    before = resource.prlimit(pid, resource.RLIMIT_FSIZE)
+    resource.prlimit(pid, resource.RLIMIT_FSIZE, (0, before[1]))
+    time.sleep(for_s)
+    resource.prlimit(pid, resource.RLIMIT_FSIZE, before)
+
+
+FAULTS: Mapping[str, Callable[[int, float], None]] = {
+    "kill": kill,
+    "terminate": terminate,
+    "stop": stop,
+    "cut": cut,
+    "disk": fill_disk,
+}
+"""By name; each is given a process and for how long, and returns when it is over."""
+
+
+def descendants(pid: int) -> Iterator[int]:
+    """Processes that it started, and those that these did, as they are now."""
+    parents: dict[int, list[int]] = {}
+    for stat in Path("/proc").glob("[0-9]*/stat"):
+        with suppress(OSError):  # it has ended meanwhile
+            state, parent = stat.read_text().rpartition(")")[2].split()[:2]
+            if state != "Z":
+                parents.setdefault(int(parent), []).append(int(stat.parent.name))
+    waiting = parents.get(pid, [])
+    while waiting:
+        child = waiting.pop()
+        yield child
+        waiting.extend(parents.get(child, []))
+
+
+class _PidFd:
+    """A process by a descriptor, which no other one takes over."""
+
+    def __init__(self, pid: int) -> None:
+        self._pid = pid
+        self._libc = ctypes.CDLL(None, use_errno=True)
+        self._fd = os.pidfd_open(pid)
+
+    def close(self) -> None:
+        os.close(self._fd)
+
+    def connections(self) -> Iterator[socket.socket]:
+        """Copies of those over TCP; sockets that listen are none."""
+        for link in Path(f"/proc/{self._pid}/fd").glob("*"):
+            try:
+                if not str(link.readlink()).startswith("socket:"):
+                    continue
+                copied = socket.socket(fileno=self._copy(int(link.name)))
+            except FileNotFoundError:
+                continue
+            is_listening = copied.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN)
+            if copied.family in (socket.AF_INET, socket.AF_INET6) and not is_listening:
+                yield copied
+            else:
+                copied.close()
+
+    def _copy(self, number: int) -> int:
+        found = self._libc.syscall(_PIDFD_GETFD, self._fd, number, 0)
+        if found < 0:
+            code = ctypes.get_errno()
+            if code == 9:  # it was closed meanwhile
+                raise FileNotFoundError(code, os.strerror(code))
+            raise OSError(code, os.strerror(code))
+        return int(found)
