@@ -10,6 +10,16 @@ import torch
 from ludus.errors import UserError
 
 
+def use_device(device: torch.device) -> None:
+    """From now on `device` is this thread's current one, if it is a card.
+
+    Every thread begins with the first card as its current one; streams, graphs and kernels that are started by hand go
+    there, wherever their tensors are.
+    """
+    if device.type == "cuda":
+        torch.cuda.set_device(device)
+
+
 def choose_device(name: str) -> torch.device:
     """The device called `name`: auto, cpu, cuda or cuda:N. auto is the current card, or the processor without one.
 

@@ -28,7 +28,7 @@ from transformers.utils import logging as hf_logging
 from ludus.errors import LudusError, UserError
 from ludus.models.attention import ATTENTION_NAME, AttentionPlan, register_attention
 from ludus.models.config import ModelConfig, text_config
-from ludus.models.device import choose_device
+from ludus.models.device import choose_device, use_device
 from ludus.models.dtype import with_dtype
 from ludus.models.fused_layers import fuse_layers
 from ludus.models.probe import check_module
@@ -145,6 +145,7 @@ def load_model(settings: ModelSettings, *, seed: int = 0, is_mapped: bool = Fals
     Raises UserError if there is no such model or device, or if a layer keeps another state than keys and values.
     """
     device = choose_device(settings.device)
+    use_device(device)
     choose_threads()
     settings = with_dtype(settings)
     folder = resolve_model(settings.path)

@@ -74,8 +74,9 @@ class TorchAdamW:
         for name, weight in self._weights.items():
             self._adamw.state.pop(weight, None)
             if name in moments:
-                own = {key: each.to(torch.float32, copy=True) for key, each in moments[name].items()}
-                self._adamw.state[weight] = own
+                # whence they come, they are where the weight is from now on
+                where = {"device": weight.device, "dtype": torch.float32, "copy": True}
+                self._adamw.state[weight] = {key: each.to(**where) for key, each in moments[name].items()}
 
 
 class HalfStep(Protocol):
@@ -117,10 +118,11 @@ class HalfAdamW:
         return {name: dict(own) for name, own in self._moments.items()}
 
     def take_over(self, moments: Moments) -> None:
-        kept = {"exp_avg": torch.bfloat16, "exp_avg_sq": torch.bfloat16, "step": torch.float32}
-        self._moments = {
-            name: {key: own[key].to(dtype, copy=True) for key, dtype in kept.items()} for name, own in moments.items()
-        }
+        self._moments = {}
+        for name, own in moments.items():
+            where = {"device": self._weights[name].device, "dtype": torch.bfloat16, "copy": True}
+            self._moments[name] = {key: own[key].to(**where) for key in ("exp_avg", "exp_avg_sq")}
+            self._moments[name]["step"] = own["step"].float().cpu().clone()
 
 
 def choose_half_step(weight: Tensor) -> HalfStep:

@@ -11,9 +11,10 @@ stay as they are; nothing in a checkpoint is unpickled.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from safetensors import SafetensorError, safe_open
@@ -24,6 +25,7 @@ from ludus.errors import UserError
 from ludus.processes.files import sync
 from ludus.trainer.ranks import Ranks, rows_of
 
+T = TypeVar("T")
 STATE_FILE = "trainer.json"
 _MOMENTS = ("exp_avg", "exp_avg_sq")
 
@@ -56,8 +58,28 @@ def write_state(folder: Path, version: int, state: Mapping[str, Any], ranks: Ran
         sync(folder / STATE_FILE)
 
 
-def read_state(folder: Path, ranks: Ranks, device: torch.device) -> tuple[int, dict[str, Any]]:
-    """Version and state that were written, of which this rank's rows, on `device`.
+@dataclass(frozen=True, slots=True)
+class SavedParts(Mapping[str, T]):
+    """What a checkpoint has by name, read each time it is asked for: of a whole state nobody holds a second copy."""
+
+    names: Sequence[str]
+    read: Callable[[str], T]
+
+    def __getitem__(self, name: str) -> T:
+        if name not in self.names:
+            raise KeyError(name)
+        return self.read(name)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.names)
+
+    def __len__(self) -> int:
+        return len(self.names)
+
+
+def read_state(folder: Path, ranks: Ranks) -> tuple[int, dict[str, Any]]:
+    """Version and state that were written, of which this rank's rows. Tensors are read one by one, as they are taken,
+    on the CPU: a card that holds masters and moments has no room for another copy of them.
 
     Raises UserError if there is no checkpoint, or a part of it is missing.
     """
@@ -66,22 +88,22 @@ def read_state(folder: Path, ranks: Ranks, device: torch.device) -> tuple[int, d
     about = json.loads((folder / STATE_FILE).read_text(encoding="utf-8"))
     shapes, moved = about["shapes"], about["moved"]
     parts = check_parts(folder, about["ranks"])
-    wanted = [f"masters/{name}" for name in shapes] + [f"{kind}/{name}" for name in moved for kind in _MOMENTS]
-    pieces: dict[str, list[Tensor]] = {key: [] for key in wanted}
-    for rank, path in enumerate(parts):
-        with safe_open(path, framework="pt", device=str(device)) as file:
-            present = set(file.keys())
-            for key in wanted:
-                rows = _overlap(shapes[key.partition("/")[2]][0], ranks, rank, about["ranks"])
-                if key in present:
-                    pieces[key].append(file.get_slice(key)[rows])
-    tensors = {key: found[0] if len(found) == 1 else torch.cat(found) for key, found in pieces.items()}
+    files = [safe_open(path, framework="pt") for path in parts]
+    present = [set(file.keys()) for file in files]
+
+    def read(key: str) -> Tensor:
+        num_rows, pieces = shapes[key.partition("/")[2]][0], []
+        for rank, file in enumerate(files):
+            if key in present[rank]:
+                pieces.append(file.get_slice(key)[_overlap(num_rows, ranks, rank, about["ranks"])])
+        return pieces[0] if len(pieces) == 1 else torch.cat(pieces)
+
+    def read_moments(name: str) -> dict[str, Tensor]:
+        return {kind: read(f"{kind}/{name}") for kind in _MOMENTS} | {"step": torch.tensor(moved[name])}
+
     state = {
-        "masters": {name: tensors[f"masters/{name}"] for name in shapes},
-        "moments": {
-            name: {kind: tensors[f"{kind}/{name}"] for kind in _MOMENTS} | {"step": torch.tensor(step, device=device)}
-            for name, step in moved.items()
-        },
+        "masters": SavedParts(list(shapes), lambda name: read(f"masters/{name}")),
+        "moments": SavedParts(list(moved), read_moments),
         "num_batches": about["num_batches"],
         "loss_scale": about.get("loss_scale"),  # None: written before there was one
         "shapes": {name: tuple(shape) for name, shape in shapes.items()},

@@ -89,7 +89,6 @@ class Critic:
         self._forward = ValueForward(self.model)
         self._ranks, self._hold = ranks, hold
         is_whole = self.model.gathering is None
-        self._device = self.model.head_weight.device
         heads = (name for name, each in self.model.trainable.items() if is_whole and each is self.model.head_weight)
         self._head_name = next(heads, None)
         self.model.embedding.sparse = is_whole and self.model.embedding.weight.requires_grad
@@ -133,7 +132,7 @@ class Critic:
 
     def load(self, folder: Path) -> None:
         """Take over what `save` wrote. Raises UserError if there is nothing, or if it is of another model."""
-        _, state = read_state(folder / CRITIC_FOLDER, self._ranks, self._device)
+        _, state = read_state(folder / CRITIC_FOLDER, self._ranks)
         self.optimizer.load_state(state)
         with self._hold():
             self.optimizer.copy_to_parameters()

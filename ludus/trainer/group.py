@@ -29,6 +29,7 @@ from torch.distributed.tensor import DTensor
 from torch.nn.functional import pad
 
 from ludus.errors import BackendError, UserError
+from ludus.models.device import use_device
 from ludus.models.shards import local_rows
 from ludus.trainer.ranks import rows_of
 
@@ -76,6 +77,7 @@ class TorchRanks:
         self.size = size
         self.device = device
         excepthook = sys.excepthook
+        use_device(device)  # before the mesh, which would choose the card of the rank's number
         with _on_loopback(store):
             dist.init_process_group(
                 "gloo" if device.type == "cpu" else "cpu:gloo,cuda:nccl",

@@ -22,6 +22,7 @@ from ludus.algorithms.resolve import algorithm_of
 from ludus.algorithms.settings import AlgorithmSettings
 from ludus.engines.lease import ComputeLease
 from ludus.errors import UserError
+from ludus.models.device import use_device
 from ludus.models.load import LoadedModel, read_trainable, save_model
 from ludus.runs.metrics import Metrics, merge_means
 from ludus.runs.tokens import TokenColumns
@@ -253,7 +254,7 @@ class ModelTrainer:
 
         Raises UserError if there is no checkpoint, or if it is of another model.
         """
-        self.version, state = read_state(folder, self.ranks, self._device)
+        self.version, state = read_state(folder, self.ranks)
         self.optimizer.load_state(state)
         with self._hold():
             self.optimizer.copy_to_parameters()
@@ -321,11 +322,13 @@ class ModelTrainer:
             return self.optimizer.step().metrics("train")
 
     def _hold(self) -> AbstractContextManager[None]:
+        use_device(self._device)
         return nullcontext() if self._is_alone else self._lease.hold(LEASE_NAME)
 
     @contextmanager
     def _alone(self) -> Iterator[None]:
         """Hold the lease for a whole batch whose later steps need weights that nobody may sample from."""
+        use_device(self._device)
         with self._lease.hold(LEASE_NAME):
             before = copied_weights(self.model, self.ranks)
             self._is_alone = True

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from ludus.errors import ConfigError, UserError
-from ludus.models.device import choose_device
+from ludus.models.device import choose_device, use_device
 from ludus.models.load import load_model
 from ludus.models.settings import ModelSettings
 
@@ -62,3 +62,14 @@ def test_the_model_is_where_it_was_asked_for(tiny_model_folder: Path, no_cards: 
     assert {each.device.type for each in (*model.module.parameters(), *model.module.buffers())} == {"cpu"}
     with pytest.raises(UserError, match="cuda"):
         load_model(ModelSettings(path=str(tiny_model_folder), device="cuda"))
+
+
+@pytest.mark.parametrize(("name", "made_current"), [("cuda:1", [torch.device("cuda:1")]), ("cpu", [])])
+def test_a_threads_current_card_is_set(
+    name: str, made_current: list[torch.device], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Only if it is a card: each thread begins with the first."""
+    seen: list[torch.device] = []
+    monkeypatch.setattr(torch.cuda, "set_device", seen.append)
+    use_device(torch.device(name))
+    assert seen == made_current

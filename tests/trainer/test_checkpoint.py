@@ -33,5 +33,5 @@ def test_a_checkpoint_without_a_loss_scale_is_read(tmp_path: Path) -> None:
     about = json.loads((tmp_path / STATE_FILE).read_text())
     del about["loss_scale"]
     (tmp_path / STATE_FILE).write_text(json.dumps(about))
-    version, read = read_state(tmp_path, SingleRank(), torch.device("cpu"))
+    version, read = read_state(tmp_path, SingleRank())
     assert (version, read["num_batches"], read["loss_scale"], read["masters"]["w"]) == (1, 3, None, torch.ones(1))

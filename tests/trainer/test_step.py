@@ -16,8 +16,10 @@ from ludus.engines.lease import ComputeLease
 from ludus.errors import UserError
 from ludus.models.load import load_model, save_model
 from ludus.models.settings import LoraSettings, ModelSettings
+from ludus.trainer.adamw import make_adamw
 from ludus.trainer.settings import OptimizerSettings, TrainerSettings
 from ludus.trainer.step import ModelTrainer
+from tests.api.cards.live import LiveBytes
 
 FAMILIES = ("llama", "qwen2", "qwen3", "gemma", "gemma2", "gemma3")
 OPTIMIZER = OptimizerSettings(lr=1e-2, max_grad_norm=None)
@@ -290,6 +292,44 @@ def test_checkpoint_goes_on_bit_by_bit(tiny_model_folder: Path, tmp_path: Path) 
     resumed.publish().copy_into_shared()
     for name, each in trainer.model.trainable.items():
         assert torch.equal(each, resumed.model.trainable[name])
+
+
+def test_a_resume_holds_nothing_twice(tiny_model_folder: Path, tmp_path: Path) -> None:
+    """Masters are read into those that are there, moments one by one: a card has no room for a second copy."""
+    trainer = make_trainer(tiny_model_folder)
+    trainer.train_batch(Batch.of(pack(branching_sequences(), row_tokens=64), version=0))
+    trainer.save(tmp_path)
+    fresh = make_trainer(tiny_model_folder)
+    sizes = [master.nbytes for master in fresh.optimizer.masters.values()]
+    with LiveBytes() as live:
+        fresh.load(tmp_path)
+    # two moments of each weight stay; of what is read there is one weight's at a time
+    assert 2 * sum(sizes) <= live.peak <= 2 * sum(sizes) + 3 * max(sizes)
+
+
+@pytest.mark.parametrize("moments", ["fp32", "bf16"])
+def test_moments_come_to_where_their_weights_are(moments: str) -> None:
+    """They are read on the processor and go to the weights' device, which tensors without memory stand for here."""
+    settings = OptimizerSettings.model_validate({"moments": moments})
+    saved = {"exp_avg": torch.ones(3), "exp_avg_sq": torch.ones(3), "step": torch.tensor(2.0)}
+    adamw = make_adamw({"w": torch.zeros(3, device="meta")}, settings)
+    adamw.take_over({"w": saved})
+    own = adamw.moments()["w"]
+    assert {own[name].device.type for name in ("exp_avg", "exp_avg_sq")} == {"meta"}
+
+
+def test_every_thread_trains_on_the_models_card(tiny_model_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whoever asks for a step, or a score, computes where the weights are."""
+    threads: set[str] = set()
+    trainer = make_trainer(tiny_model_folder)
+    monkeypatch.setattr("ludus.trainer.step.use_device", lambda _: threads.add(threading.current_thread().name))
+    batch = Batch.of(pack(branching_sequences(), row_tokens=64), version=0)
+    asked = {"train": lambda: trainer.train_batch(batch), "score": lambda: trainer.score([[5, 6, 7]])}
+    for name, work in asked.items():
+        thread = threading.Thread(target=work, name=name)
+        thread.start()
+        thread.join()
+    assert threads == set(asked)
 
 
 def test_missing_checkpoint_is_named(tiny_model_folder: Path, tmp_path: Path) -> None:

@@ -49,6 +49,8 @@ class Job:
     """A second model is trained."""
     has_reference: bool
     """The weights of the beginning are kept."""
+    has_minibatches: bool
+    """Of a batch with several steps the weights that it began with are kept until its end."""
     max_running: int
     max_batch_tokens: int
 
@@ -100,6 +102,8 @@ def training_parts(job: Job, how: Training) -> dict[str, int]:
     }
     if job.has_reference:
         trained["reference weights"] = job.num_trained * b // n
+    if job.has_minibatches:
+        trained["weights before the batch"] = job.num_trained * b // n
     if job.has_critic:
         trained["critic"] = sum(trained.values())
     if n > 1:

@@ -26,6 +26,7 @@ from ludus.engines.local.core import CallProgress, EngineCore
 from ludus.engines.local.kernels.select import choose_kernel
 from ludus.engines.local.settings import InferenceSettings
 from ludus.errors import BackendError, LudusError
+from ludus.models.device import use_device
 from ludus.models.load import LoadedModel
 from ludus.text.tokenizer import Tokenizer
 from ludus.types import Call, EngineStats, Sampled
@@ -62,6 +63,7 @@ class LocalEngine:
         self._aborted: set[str] = set()
         self._is_paused = False
         self._ended: BackendError | None = None
+        self._device = model.head_weight.device
         release_workers()  # those with which this thread has loaded the model
         self._thread = threading.Thread(target=self._run, name="ludus-engine", daemon=True)
         self._thread.start()
@@ -168,6 +170,7 @@ class LocalEngine:
 
     def _run(self) -> None:
         try:
+            use_device(self._device)
             while self._ended is None:
                 self._run_commands(self._next_commands())
                 self._expire(time.monotonic())

@@ -45,5 +45,12 @@ CONFIGS = {
 
 def job(name, *, lora=False, **changes):
     """What trains the model of that size in bf16; adapters of rank 16 on all modules."""
-    how = {"has_critic": False, "has_reference": False, "max_running": 256, "max_batch_tokens": 2048, **changes}
+    how = {
+        "has_critic": False,
+        "has_reference": False,
+        "has_minibatches": False,
+        "max_running": 256,
+        "max_batch_tokens": 2048,
+        **changes,
+    }
     return Job(ModelShape.of(CONFIGS[name]), 2, (16, ALL_MODULES) if lora else None, **how)

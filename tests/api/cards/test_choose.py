@@ -128,7 +128,11 @@ def random_case(rng):
         config["num_hidden_layers"] = rng.randint(4, 80)
     config["max_position_embeddings"] = rng.choice((2048, 8192, 32_768, 40_960, 131_072))
     lora = (rng.choice((8, 16, 64)), ALL_MODULES) if rng.random() < 0.5 else None
-    about = {"has_critic": rng.random() < 0.15, "has_reference": rng.random() < 0.2}
+    about = {
+        "has_critic": rng.random() < 0.15,
+        "has_reference": rng.random() < 0.2,
+        "has_minibatches": rng.random() < 0.2,
+    }
     batch = {"max_running": rng.choice((16, 64, 256, 1024)), "max_batch_tokens": rng.choice((2048, 8192))}
     work = Job(ModelShape.of(config), rng.choice((2, 2, 2, 4)), lora, **about, **batch)
     cards = Cards(

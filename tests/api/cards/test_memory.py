@@ -78,7 +78,7 @@ def trainer_of(family, *, lora=False, **settings):
 
 def job_of(family, *, lora=False):
     shape = ModelShape.of({**SHAPE, "model_type": family})
-    return Job(shape, 2, (16, ALL_MODULES) if lora else None, False, False, 256, 2048)
+    return Job(shape, 2, (16, ALL_MODULES) if lora else None, False, False, False, 256, 2048)
 
 
 def peak_of_a_row(trainer, num_tokens):

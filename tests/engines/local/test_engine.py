@@ -358,3 +358,22 @@ def test_a_storm_of_calls_aborts_cancels_pauses_and_publishes_leaves_nothing_beh
         await engine.close()
 
     asyncio.run(scenario())
+
+
+def test_the_engines_thread_computes_on_the_models_card(
+    make_engine: MakeEngine, model: LoadedModel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It says so itself, before its first step: a thread begins with the first card, whatever its model is on."""
+    said: list[tuple[str, torch.device]] = []
+    monkeypatch.setattr(
+        "ludus.engines.local.engine.use_device",
+        lambda device: said.append((threading.current_thread().name, device)),
+    )
+
+    async def main() -> None:
+        engine = make_engine()
+        await engine.generate(call())
+        await engine.close()
+
+    asyncio.run(main())
+    assert said == [("ludus-engine", model.head_weight.device)]
