@@ -16,7 +16,9 @@ from ludus.api.local import LocalModel, open_local
 from ludus.api.teachers import open_teacher
 from ludus.config import Config
 from ludus.engines.base import Engine
+from ludus.errors import UserError
 from ludus.loop.checkpoint import Checkpoint, RunProgress, set_aside_later
+from ludus.processes.files import free_bytes
 from ludus.rollout.mixture import Source
 from ludus.runs.exporters.select import open_exporter
 from ludus.runs.store import RunStore
@@ -27,6 +29,9 @@ if TYPE_CHECKING:
     from ludus.trainer.step import ModelTrainer
 
 logger = logging.getLogger(__name__)
+GIB = 2**30
+_MOST_COUNTED = 10
+"""Checkpoints that stay, as far as they are thought of at the start; whoever keeps all of them deletes some."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +50,30 @@ class OpenRun:
         return self.local.engine
 
 
+def _check_disk(config: Config, learner: ModelTrainer | ShardedTrainer) -> None:
+    """Raises UserError if not even one checkpoint would fit on the run's disk, which would be said hours later."""
+    trained = sum(parameter.numel() for parameter in learner.model.trainable.values())
+    # masters and two moments; and the model as it is saved
+    state = trained * (4 + (8 if config.trainer.optimizer.moments == "fp32" else 4))
+    saved = sum(parameter.nbytes for parameter in learner.model.trainable.values())
+    free, once = free_bytes(config.folder), state + saved
+    most = state * (min(config.checkpoint.keep, _MOST_COUNTED) + 1) + saved
+    if free < once:
+        raise UserError(
+            f"a checkpoint and the trained model take {once / GIB:.1f} GiB, and {config.run_root} has {free / GIB:.1f} "
+            "free: free some space, or set run_root to a folder of a larger disk"
+        )
+    if free < most:
+        logger.warning(
+            "the %d checkpoints that stay, one that is being written and the trained model take %.1f GiB, and %s has "
+            "%.1f free; checkpoint.keep=1 takes less",
+            config.checkpoint.keep,
+            most / GIB,
+            config.run_root,
+            free / GIB,
+        )
+
+
 @asynccontextmanager
 async def open_run(
     config: Config, found: Checkpoint | None, *, goes_on: bool, text: str, sources: Sequence[Source] = ()
@@ -60,6 +89,7 @@ async def open_run(
         teacher = await stack.enter_async_context(open_teacher(config, local, sources))
         exporter = open_exporter(config.trace, config.name)
         start = RunProgress() if found is None else found.progress
+        _check_disk(config, learner)
         if goes_on:
             store = stack.enter_context(RunStore.go_on(config.folder, text, step=start.step))
             set_aside_later(store.checkpoints, start.step)

@@ -6,6 +6,7 @@ Knows: which kind is started how and spoken to how.  Knows not: where their proc
 from __future__ import annotations
 
 import asyncio
+import logging
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
@@ -14,14 +15,24 @@ from ludus.engines.base import Engine
 from ludus.engines.kind import WITHOUT_FILES, ServerKind, kind_of
 from ludus.engines.process import ReplicaAddress, ServerCommand
 from ludus.engines.settings import ServerSettings, WeightRoute
-from ludus.engines.weights import WeightFiles
+from ludus.engines.weights import (
+    ADAPTERS_AT_ONCE,
+    HEADER_BYTES,
+    SHARED_MEMORY,
+    WHOLE_MODELS_AT_ONCE,
+    WeightFiles,
+)
 from ludus.errors import ConfigError, UserError
+from ludus.processes.files import free_bytes
 from ludus.text.tokenizer import Tokenizer
 from ludus.types import Call
 
 if TYPE_CHECKING:
     from ludus.models.load import LoadedModel
 
+logger = logging.getLogger(__name__)
+
+GIB = 2**30
 _LOOPBACK = ("127.0.0.1", "localhost", "::1")
 KEY = "key"
 """In the task of an engine's process: the key that its server wants."""
@@ -83,6 +94,27 @@ def open_files(config: Config, model: LoadedModel) -> WeightFiles | None:
     is_near = all(host in _LOOPBACK for host in hosts) if hosts else config.scheduler.type == "local"
     if engine.weights == "stream" or ("stream" in kind.routes and engine.weights in ("auto", "lora") and not is_near):
         return None
+    num_bytes, folder = published_bytes(model), (config.folder / "weights").absolute()
     if engine.weights == "shared_memory" or (engine.weights != "disk" and is_near):
-        return WeightFiles.in_shared_memory(adapter_config=model.adapter_config)
-    return WeightFiles((config.folder / "weights").absolute(), adapter_config=model.adapter_config)
+        free = free_bytes(SHARED_MEMORY) if SHARED_MEMORY.is_dir() else num_bytes
+        if free >= num_bytes:
+            return WeightFiles.in_shared_memory(adapter_config=model.adapter_config)
+        lacking = (
+            f"{SHARED_MEMORY} has {free / GIB:.2f} GiB free, and published weights take {num_bytes / GIB:.2f} there: "
+            "start the container with more of it, such as `docker run --shm-size=…` or `--ipc=host`"
+        )
+        if engine.weights == "shared_memory":
+            raise UserError(f"engine.weights=shared_memory cannot act: {lacking}; or set engine.weights=disk")
+        logger.warning("weights are published through %s instead of memory: %s", folder, lacking)
+    if (free := free_bytes(folder)) < num_bytes:
+        raise UserError(
+            f"published weights take {num_bytes / GIB:.2f} GiB, and {config.run_root} has {free / GIB:.2f} free: free "
+            "some space, or set run_root to a folder of a larger disk"
+        )
+    return WeightFiles(folder, adapter_config=model.adapter_config)
+
+
+def published_bytes(model: LoadedModel) -> int:
+    """What the versions of the weights take that lie in files at once."""
+    num_versions = ADAPTERS_AT_ONCE if model.adapter_config is not None else WHOLE_MODELS_AT_ONCE
+    return num_versions * (HEADER_BYTES + sum(parameter.nbytes for parameter in model.trainable.values()))

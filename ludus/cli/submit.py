@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 from collections.abc import Sequence
 
@@ -11,6 +12,8 @@ from ludus.config import check_training
 from ludus.processes.placement import SlurmScheduler
 from ludus.processes.program import PROGRAM
 from ludus.runs.store import RunStore
+
+logger = logging.getLogger(__name__)
 
 
 def wants_job(config: Config) -> bool:
@@ -31,5 +34,11 @@ def submit_training(config: Config, arguments: Sequence[str], *, resume: bool) -
         (scheduler.trainer, config.trainer.ranks - 1),
         (scheduler.rollout, config.rollout.num_workers),
     ]
+    roles_have_cards = scheduler.engine.gpus or (scheduler.trainer.gpus and config.trainer.ranks > 1)
+    if roles_have_cards and not scheduler.head.gpus and config.model.device != "cpu":
+        logger.warning(
+            "roles have cards and the head has none of the job: it computes on the first that it sees, which may be a "
+            "role's; set scheduler.head.gpus=1, or model.device=cpu"
+        )
     command = [*PROGRAM, "train", *arguments]
     return submit(SlurmJob(config.name, config.folder, command, roles, scheduler))

@@ -30,6 +30,9 @@ class Role:
     settings: RoleSettings
     """What each of them gets."""
     count: int = 1
+    cards: int = 0
+    """That one process computes on; whoever has none reserved gets as many of those that are there, in turn. 0: it
+    sees all of them."""
 
     def argv(self, index: int) -> list[str]:
         return [*self.command, "--index", str(index)]

@@ -32,6 +32,7 @@ from ludus.cluster.workers import open_workers
 from ludus.config import Config
 from ludus.engines.base import Engine
 from ludus.engines.weights import WeightFiles
+from ludus.processes.cards import find_cards
 from ludus.processes.placement import RayScheduler, SlurmScheduler
 from ludus.text.tokenizer import Tokenizer
 
@@ -82,7 +83,8 @@ class Cluster(Processes):
     async def begin(self, name: str, count: int, policy: SupervisionPolicy) -> None:
         """Start the processes, and wait for none of them."""
         settings = self._config.scheduler.role(name)
-        role = Role(name, role_command(name, self.registry.url), settings, count=count)
+        cards = self._config.engine.cards_each if name == "engine" else 0
+        role = Role(name, role_command(name, self.registry.url), settings, count=count, cards=cards)
         await (await self._supervision()).begin(role, policy)
 
     def announce(self) -> None:
@@ -198,8 +200,18 @@ def head_view(config: Config, started_at: float, registry: Registry | None = Non
 def _launcher(config: Config, folder: Path) -> Launcher:
     match config.scheduler:
         case RayScheduler(ray=settings):
-            return RayLauncher(folder, settings)
-        case SlurmScheduler():
-            return SlurmLauncher(folder)
+            return RayLauncher(folder, settings, head_card=_head_card(config))
+        case SlurmScheduler(head=head):
+            return SlurmLauncher(folder, head=head)
         case _:
-            return LocalLauncher(folder)
+            return LocalLauncher(folder, head_card=_head_card(config))
+
+
+def _head_card(config: Config) -> str | None:
+    """The card that this process computes on, as CUDA_VISIBLE_DEVICES names it. None: on none."""
+    try:
+        from ludus.models.device import choose_device
+    except ModuleNotFoundError:  # without torch on none
+        return None
+    device, cards = choose_device(config.model.device), find_cards()
+    return cards[device.index or 0].name if device.type == "cuda" and cards else None

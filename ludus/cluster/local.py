@@ -17,10 +17,9 @@ from pathlib import Path
 
 from ludus.cluster.base import Launcher, Role, RoleProcess
 from ludus.errors import UserError
+from ludus.processes.cards import VISIBLE, find_cards
 from ludus.processes.end_with_parent import end_with_parent
 
-_DEVICES = Path("/proc/driver/nvidia/gpus")
-_VISIBLE = "CUDA_VISIBLE_DEVICES"
 # How often the end of a group that was asked to end is looked for.
 _POLL_S = 0.05
 # The kernel ends a killed process in milliseconds, and the machine's first process then takes note of its end; some
@@ -87,11 +86,13 @@ class LocalProcess(RoleProcess):
 class LocalLauncher(Launcher):
     """Starts processes beside this one."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, *, head_card: str | None = None) -> None:
+        """head_card: the one that this process computes on, as CUDA_VISIBLE_DEVICES would name it. None: on none."""
         super().__init__(folder)
         self._lock = threading.Lock()
         """Held while devices are given out."""
-        self._devices = _devices()
+        self._head_card = head_card
+        self._devices = [card.name for card in find_cards()]
         self._held: dict[tuple[str, int], list[str]] = {}
 
     def _begin(self, role: Role, index: int, env: Mapping[str, str], log: Path) -> LocalProcess:
@@ -102,8 +103,10 @@ class LocalLauncher(Launcher):
     def _device_env(self, role: Role, index: int) -> dict[str, str]:
         """The devices that the process sees: its own, and the same ones if it is started again."""
         wanted = role.settings.gpus
+        # from the last one down, because the head takes the first unless it is told another
+        others = [device for device in reversed(self._devices) if device != self._head_card]
         if not wanted:
-            return {}
+            return self._shared(role, index, others)
         num = int(wanted)
         if num != wanted:
             raise UserError(
@@ -111,20 +114,20 @@ class LocalLauncher(Launcher):
                 "with 0 the process sees every device"
             )
         if (role.name, index) not in self._held:
-            # From the last one down: the head takes the first.
             held = {device for devices in self._held.values() for device in devices}
-            free = [device for device in reversed(self._devices) if device not in held]
+            free = [device for device in others if device not in held]
             if len(free) < num:
+                mine = "" if self._head_card is None else f", one of which, {self._head_card}, is the head's own,"
                 raise UserError(
                     f"scheduler.{role.name}.gpus={num}: {role.name}-{index} finds {len(free)} of this machine's "
-                    f"{len(self._devices)} free; ask for fewer, or for 0 to share them"
+                    f"{len(self._devices)}{mine} free; ask for fewer, or for 0 to share them"
                 )
             self._held[role.name, index] = free[:num]
-        return {_VISIBLE: ",".join(self._held[role.name, index])}
+        return {VISIBLE: ",".join(self._held[role.name, index])}
 
-
-def _devices() -> list[str]:
-    visible = os.environ.get(_VISIBLE)
-    if visible is not None:
-        return [device for device in visible.split(",") if device]
-    return [str(number) for number in range(len(list(_DEVICES.iterdir())))] if _DEVICES.is_dir() else []
+    def _shared(self, role: Role, index: int, others: list[str]) -> dict[str, str]:
+        """Cards of a process that has none reserved: in turn, so that not all of them take the first one."""
+        if not role.cards or len(others) < role.cards:
+            return {}
+        chosen = [others[(index * role.cards + number) % len(others)] for number in range(role.cards)]
+        return {VISIBLE: ",".join(chosen)}

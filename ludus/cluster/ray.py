@@ -29,7 +29,17 @@ _CHUNK_BYTES = 1 << 20
 _STOP_S = 5.0  # beyond the grace of the process: for the way to its node
 # Ray declares a node dead after some 25 s without a word of it.
 _NODE_DEATH_S = 60.0
+# A free card is given out at once; an actor that waits so long waits for one that somebody else holds.
+_CARD_S = 20.0
 _LOST = -9  # the actor is gone, and with it the process
+
+
+class CardHolder:
+    """An actor that holds a card."""
+
+    def cards(self) -> list[str]:
+        """As CUDA_VISIBLE_DEVICES would name them."""
+        return [str(each) for each in importlib.import_module("ray").get_gpu_ids()]
 
 
 class RoleHost:
@@ -148,8 +158,11 @@ class RayRoleProcess(RoleProcess):
 class RayLauncher(Launcher):
     """Places roles in the cluster that `address` names."""
 
-    def __init__(self, folder: Path, settings: RaySettings) -> None:
-        """Raises UserError if Ray is not installed, or there is no cluster."""
+    def __init__(self, folder: Path, settings: RaySettings, *, head_card: str | None = None) -> None:
+        """head_card: the one that this process computes on, as CUDA_VISIBLE_DEVICES would name it. None: on none.
+
+        Raises UserError if Ray is not installed, or there is no cluster.
+        """
         super().__init__(folder)
         try:
             self._ray: Any = importlib.import_module("ray")
@@ -158,6 +171,10 @@ class RayLauncher(Launcher):
         self._settings = settings
         self._lock = threading.Lock()
         self._groups: dict[str, Any] = {}
+        self._head_card = head_card
+        self._holder: Any = None
+        """An actor that does nothing but hold the head's card: the head itself is none. None: nothing is held yet, or
+        there is nothing to hold."""
         self._is_ours = not self._ray.is_initialized()
         if self._is_ours:
             try:
@@ -173,6 +190,8 @@ class RayLauncher(Launcher):
 
     def _begin(self, role: Role, index: int, env: Mapping[str, str], log: Path) -> RayRoleProcess:
         with self._lock:
+            if role.settings.gpus and self._holder is None and self._head_card is not None:
+                self._holder = self._hold_card(self._head_card)
             group = self._groups.get(role.name) or self._reserve(role)
         strategies = importlib.import_module("ray.util.scheduling_strategies")
         bundle = _bundle(role.settings)
@@ -197,12 +216,43 @@ class RayLauncher(Launcher):
         super().close()
         self._started.clear()
         reserved, self._groups = self._groups, {}
+        if self._holder is not None:
+            self._ray.kill(self._holder)
+            self._holder = None
         groups = importlib.import_module("ray.util.placement_group")
         for group in reserved.values():
             groups.remove_placement_group(group)
         if self._is_ours:
             self._is_ours = False
             self._ray.shutdown()
+
+    def _hold_card(self, name: str) -> Any:
+        """An actor on this node that has the card `name`, so that no role gets it. None: Ray does not give it out.
+
+        Which card an actor gets is Ray's choice: they are taken one after the other until it is that one.
+        """
+        node = self._ray.get_runtime_context().get_node_id()
+        here = importlib.import_module("ray.util.scheduling_strategies").NodeAffinitySchedulingStrategy(
+            node, soft=False
+        )
+        host = self._ray.remote(CardHolder).options(num_cpus=0, num_gpus=1, scheduling_strategy=here)
+        resources: dict[str, float] = next(
+            (each["Resources"] for each in self._ray.nodes() if each["NodeID"] == node), {}
+        )
+        others: list[Any] = []
+        found = None
+        while found is None and len(others) < int(resources.get("GPU", 0)):
+            actor = host.remote()
+            try:
+                cards = self._ray.get(actor.cards.remote(), timeout=_CARD_S)
+            except self._ray.exceptions.RayError:  # the others are in use
+                self._ray.kill(actor)
+                break
+            found = actor if name in cards else None
+            others += [] if found is actor else [actor]
+        for actor in others:
+            self._ray.kill(actor)
+        return found
 
     def _reserve(self, role: Role) -> Any:
         """The placement group of the role. Raises UserError if the cluster could never hold one of its bundles."""

@@ -52,8 +52,11 @@ class SlurmStep(LocalProcess):
 class SlurmLauncher(Launcher):
     """Starts steps of the job that this process belongs to."""
 
-    def __init__(self, folder: Path) -> None:
-        """Raises UserError outside of a job."""
+    def __init__(self, folder: Path, *, head: ResourceSettings | None = None) -> None:
+        """head: what of the job is for this process, whose cards no step gets. None: none are.
+
+        Raises UserError outside of a job.
+        """
         super().__init__(folder)
         if JOB_VARIABLE not in os.environ:
             raise UserError(
@@ -61,14 +64,37 @@ class SlurmLauncher(Launcher):
                 "`ludus train` submits one by itself, with the agent in the configuration"
             )
         _need("srun")
+        self._head_cards: SlurmStep | None = None
+        """A step that does nothing but hold them: the head itself is no step. None: there are none to be held."""
+        if head is not None and head.gpus:
+            words = [*_holding_step(head), "sleep", "infinity"]
+            self._head_cards = SlurmStep(words, self._inherited(), folder / "roles" / "head-cards.log")
 
     def _begin(self, role: Role, index: int, env: Mapping[str, str], log: Path) -> SlurmStep:
-        # srun reads its options from the job's environment too, where those of the whole job stand.
-        inherited = {name: value for name, value in os.environ.items() if name not in _OF_THE_JOB}
-        return SlurmStep([*step_command(role, index), *role.argv(index)], {**inherited, **env}, log)
+        return SlurmStep([*step_command(role, index), *role.argv(index)], {**self._inherited(), **env}, log)
+
+    def close(self) -> None:
+        super().close()
+        if self._head_cards is not None:
+            self._head_cards.stop(0)
+
+    def _inherited(self) -> dict[str, str]:
+        """srun reads its options from the job's environment too, where those of the whole job stand."""
+        return {name: value for name, value in os.environ.items() if name not in _OF_THE_JOB}
 
 
 _OF_THE_JOB = frozenset({"SLURM_CPUS_PER_TASK", "SLURM_TRES_PER_TASK", "SLURM_NTASKS_PER_NODE", "SLURM_NTASKS"})
+
+
+def _holding_step(head: ResourceSettings) -> list[str]:
+    """The arguments of a step that holds the head's cards on the head's node; the first step of a job gets its first
+    cards, which are those that the head sees first."""
+    words = ["srun", "--job-name=head-cards", "--nodes=1", "--ntasks=1", "--exact", "--cpus-per-task=1", "--mem=0"]
+    return [
+        *words,
+        f"--nodelist={os.environ.get('SLURMD_NODENAME') or os.uname().nodename}",
+        f"--gpus={math.ceil(head.gpus)}",
+    ]
 
 
 def step_command(role: Role, index: int) -> list[str]:

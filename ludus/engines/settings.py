@@ -28,6 +28,11 @@ class EngineSettings(Choice):
         """Processes that Ludus starts for it."""
         return 0
 
+    @property
+    def cards_each(self) -> int:
+        """Cards that one of them computes on, where there are any."""
+        return 1
+
 
 class BatchSettings(Settings):
     """How much memory and how much of a step an engine may take."""

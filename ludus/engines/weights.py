@@ -28,6 +28,8 @@ if TYPE_CHECKING:
 SHARED_MEMORY = Path("/dev/shm")
 HEADER_BYTES = 2**20
 """Room for the header, which tells where each tensor lies and is known last; enough for some ten thousand tensors."""
+# A version is whole before the one before it goes; of adapters one more stays.
+WHOLE_MODELS_AT_ONCE, ADAPTERS_AT_ONCE = 2, 3
 _PREFIX = "ludus-weights-"
 _YOUNG_S = 60.0  # a folder that is no older may not be locked yet by who has made it
 _DTYPES = {"float32": "F32", "bfloat16": "BF16", "float16": "F16"}

@@ -17,7 +17,7 @@ from ludus.algorithms.pack import Batch
 from ludus.algorithms.reward_kl import RewardKl
 from ludus.episodes.ledger import Ledger
 from ludus.loop.batch import BuiltBatch
-from ludus.loop.memory import peak_rss_mb, rss_mb
+from ludus.loop.memory import card_mb, peak_rss_mb, rss_mb
 from ludus.rollout.groups import TakenGroups, token_versions
 from ludus.runs.metrics import Metrics, merge_means
 from ludus.types import EngineStats, Group
@@ -241,4 +241,6 @@ def speed_metrics(
 
 
 def memory_metrics() -> dict[str, float]:
-    return {"memory/rss_mb": rss_mb(), "memory/peak_rss_mb": peak_rss_mb()}
+    metrics = {"memory/rss_mb": rss_mb(), "memory/peak_rss_mb": peak_rss_mb()}
+    on_card = card_mb()
+    return metrics if on_card is None else {**metrics, "memory/card_mb": on_card[0], "memory/peak_card_mb": on_card[1]}

@@ -8,6 +8,7 @@ from __future__ import annotations
 import fcntl
 import itertools
 import os
+import shutil
 from pathlib import Path
 
 OWNER_ALONE = 0o700
@@ -42,6 +43,12 @@ def set_aside(path: Path) -> Path:
     while free.exists():
         free = path.with_name(f"damaged-{next(numbers)}-{path.name}")
     return path.rename(free)
+
+
+def free_bytes(folder: Path) -> int:
+    """What may still be written below a folder, which need not be there yet."""
+    there = next(each for each in (folder.absolute(), *folder.absolute().parents) if each.is_dir())
+    return shutil.disk_usage(there).free
 
 
 def lock(descriptor: int) -> bool:

@@ -39,7 +39,7 @@ class AdamW(Protocol):
     def moments(self) -> Moments:
         """Of every weight that has ever moved; the tensors are the optimizer's own."""
 
-    def take_over(self, moments: Moments) -> None:
+    def take_over(self, moments: Mapping[str, Mapping[str, Tensor]]) -> None:
         """Go on from copies of `moments`, in whichever type they come; other weights have never moved."""
 
 
@@ -70,13 +70,13 @@ class TorchAdamW:
         state = self._adamw.state
         return {name: dict(state[weight]) for name, weight in self._weights.items() if weight in state}
 
-    def take_over(self, moments: Moments) -> None:
+    def take_over(self, moments: Mapping[str, Mapping[str, Tensor]]) -> None:
         for name, weight in self._weights.items():
             self._adamw.state.pop(weight, None)
             if name in moments:
                 # whence they come, they are where the weight is from now on
-                where = {"device": weight.device, "dtype": torch.float32, "copy": True}
-                self._adamw.state[weight] = {key: each.to(**where) for key, each in moments[name].items()}
+                own = {key: each.to(weight.device, torch.float32, copy=True) for key, each in moments[name].items()}
+                self._adamw.state[weight] = own
 
 
 class HalfStep(Protocol):
@@ -117,11 +117,13 @@ class HalfAdamW:
     def moments(self) -> Moments:
         return {name: dict(own) for name, own in self._moments.items()}
 
-    def take_over(self, moments: Moments) -> None:
+    def take_over(self, moments: Mapping[str, Mapping[str, Tensor]]) -> None:
         self._moments = {}
         for name, own in moments.items():
-            where = {"device": self._weights[name].device, "dtype": torch.bfloat16, "copy": True}
-            self._moments[name] = {key: own[key].to(**where) for key in ("exp_avg", "exp_avg_sq")}
+            device = self._weights[name].device
+            self._moments[name] = {
+                key: own[key].to(device, torch.bfloat16, copy=True) for key in ("exp_avg", "exp_avg_sq")
+            }
             self._moments[name]["step"] = own["step"].float().cpu().clone()
 
 

@@ -88,7 +88,7 @@ def read_state(folder: Path, ranks: Ranks) -> tuple[int, dict[str, Any]]:
     about = json.loads((folder / STATE_FILE).read_text(encoding="utf-8"))
     shapes, moved = about["shapes"], about["moved"]
     parts = check_parts(folder, about["ranks"])
-    files = [safe_open(path, framework="pt") for path in parts]
+    files: list[Any] = [safe_open(path, framework="pt") for path in parts]
     present = [set(file.keys()) for file in files]
 
     def read(key: str) -> Tensor:

@@ -7,9 +7,11 @@ from typing import Any
 
 import pytest
 
-from ludus.api.servers import open_files
+from ludus.api import servers
+from ludus.api.servers import open_files, published_bytes
 from ludus.config import Config
-from ludus.errors import ConfigError
+from ludus.engines.weights import SHARED_MEMORY, LoadedWeights, WeightFiles
+from ludus.errors import ConfigError, UserError
 from ludus.models.load import LoadedModel, load_model
 from ludus.models.settings import LoraSettings, ModelSettings
 
@@ -45,6 +47,44 @@ def test_weights_travel_where_both_reach_them(
     assert where == place
     if files is not None:
         files.close()
+
+
+@pytest.mark.parametrize("lora", [False, True])
+def test_shared_memory_that_is_too_small_is_said_at_the_start(
+    lora: bool, whole: LoadedModel, adapted: LoadedModel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: Any
+) -> None:
+    """As the 64 MB that containers have: where nobody asked for it the run's folder is used, and the warning says how
+    to have more; where somebody did, or the disk is full as well, nothing is begun."""
+    model = adapted if lora else whole
+    room = {SHARED_MEMORY: published_bytes(model) - 1}
+    monkeypatch.setattr(servers, "free_bytes", lambda folder: room.get(folder, published_bytes(model)))
+
+    def opened(weights: str) -> WeightFiles | None:
+        return open_files(
+            Config(name="r", run_root=str(tmp_path), engine={"kind": "server", "weights": weights}), model
+        )
+
+    files = opened("auto")
+    assert files is not None and files.folder == tmp_path / "r" / "weights"
+    assert "--shm-size" in caplog.text
+    with pytest.raises(UserError, match=r"engine\.weights=disk"):
+        opened("shared_memory")
+    room[SHARED_MEMORY] += 1
+    memory = opened("auto")
+    assert memory is not None and SHARED_MEMORY in memory.folder.parents
+    memory.close()
+    monkeypatch.setattr(servers, "free_bytes", lambda _: 0)
+    with pytest.raises(UserError, match="set run_root to a folder of a larger disk"):
+        opened("disk")
+
+
+def test_what_is_published_fits_into_what_was_counted(whole: LoadedModel, tmp_path: Path) -> None:
+    """While a version is written, the one before is still there."""
+    files, most = WeightFiles(tmp_path / "w"), 0
+    for version in (1, 2):
+        files.write(version, LoadedWeights(whole))
+        most += sum(each.stat().st_size for each in files.folder.iterdir())
+    assert most <= published_bytes(whole) <= 1.2 * most
 
 
 @pytest.mark.parametrize(

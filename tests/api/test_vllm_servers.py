@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 
@@ -22,6 +22,7 @@ from tests.engines.vllm.vllm_server import StandIn, serving
 class Model:
     """What is asked of a loaded model."""
 
+    trainable: ClassVar[dict[str, Any]] = {}
     adapter_config: dict[str, Any] | None = None
 
     @property

@@ -24,7 +24,7 @@ pytestmark = [
 
 @pytest.fixture(scope="module")
 def cluster():
-    """A head with room for nothing and two nodes with room for two processes each."""
+    """A head with two cards and room for nothing, and two nodes with room for two processes each."""
     os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
     from ray.cluster_utils import Cluster
 
@@ -35,7 +35,7 @@ def cluster():
         "health_check_timeout_ms": 2000,
         "health_check_failure_threshold": 2,
     }
-    head = {"num_cpus": 0, "include_dashboard": False, "_system_config": noticing}
+    head = {"num_cpus": 0, "num_gpus": 2, "include_dashboard": False, "_system_config": noticing}
     cluster = Cluster(initialize_head=True, head_node_args=head)
     cluster.nodes = [cluster.add_node(num_cpus=2) for _ in range(2)]
     cluster.wait_for_nodes()
@@ -109,3 +109,18 @@ def test_a_process_that_cannot_begin_is_told(ray_launcher, registry, role):
                 await supervisor.start(role("rollout"), SupervisionPolicy({"fails": "no such model", "status": 2}))
 
     asyncio.run(main())
+
+
+def test_the_heads_card_is_held(cluster, tmp_path):
+    """Ray gives out cards as it likes, and never again the one that the head computes on; at the end it is free."""
+    import ray
+
+    launcher = RayLauncher(tmp_path, RaySettings(address=cluster.address), head_card="1")
+    try:
+        holder = launcher._hold_card("1")
+        assert ray.get(holder.cards.remote()) == ["1"]
+        assert launcher._hold_card("1") is None  # it is held already
+        ray.kill(holder)
+        assert launcher._hold_card("7") is None  # Ray has no such card
+    finally:
+        launcher.close()

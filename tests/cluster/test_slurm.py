@@ -10,7 +10,7 @@ import pytest
 from ludus.cluster.base import Role
 from ludus.cluster.slurm import SlurmJob, SlurmLauncher, job_of, step_command, submit
 from ludus.errors import ConfigError, UserError
-from ludus.processes.placement import LocalScheduler, RayScheduler, RoleSettings, SlurmScheduler
+from ludus.processes.placement import LocalScheduler, RayScheduler, ResourceSettings, RoleSettings, SlurmScheduler
 from ludus.settings import idle_keys
 
 HEAD = """
@@ -62,6 +62,25 @@ def test_a_step_takes_its_own_share():
     words = step_command(role, 3)
     assert words[0] == "srun" and "--exact" in words
     assert {"--cpus-per-task=2", "--gpus=1", "--mem=2G", "--ntasks=1", "--job-name=engine-3"} <= set(words)
+
+
+def test_the_heads_cards_are_held_by_a_step(tmp_path, monkeypatch):
+    """Before any role begins, on the head's node, until the end: the head itself is no step, and `--exact` would give
+    its cards away."""
+    tools = tmp_path / "tools"
+    tools.mkdir()
+    (tools / "srun").write_text(f'#!/bin/sh\necho "$@" >> {tmp_path}/told\nexec sleep 600\n')
+    (tools / "srun").chmod(0o755)
+    for name, value in {"PATH": f"{tools}:{os.environ['PATH']}", "SLURM_JOB_ID": "7", "SLURMD_NODENAME": "n3"}.items():
+        monkeypatch.setenv(name, value)
+    SlurmLauncher(tmp_path / "run", head=ResourceSettings(gpus=0)).close()
+    launcher = SlurmLauncher(tmp_path / "run", head=ResourceSettings(cpus=2, gpus=1))
+    while not (tmp_path / "told").exists():
+        assert launcher._head_cards.poll() is None
+    (said,) = (tmp_path / "told").read_text().splitlines()
+    assert {"--exact", "--nodelist=n3", "--gpus=1", "--ntasks=1", "--cpus-per-task=1"} <= set(said.split())
+    launcher.close()
+    assert launcher._head_cards.poll() is not None
 
 
 @pytest.fixture

@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -193,6 +194,26 @@ def test_sleep_is_no_silence(registry, launcher, role, monkeypatch):
         role_client.join()
         now[0] += 3600
         assert registry.silence_s("engine", 0) <= 2.0
+
+
+def test_the_heads_card_is_its_own(tmp_path, role, monkeypatch):
+    """No process is given it, whichever it is; one that has none reserved and computes on cards shares the others in
+    turn instead of joining the head on its own."""
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0,1,2")
+
+    def given(launcher, settings, count):
+        return [launcher._device_env(settings, index).get("CUDA_VISIBLE_DEVICES") for index in range(count)]
+
+    launcher = LocalLauncher(tmp_path, head_card="1")
+    assert given(launcher, role(gpus=1), 2) == ["2", "0"]
+    with pytest.raises(UserError, match="1, is the head's own, free"):
+        launcher._device_env(role(gpus=1), 2)
+    engine = replace(role(), cards=1)
+    assert given(launcher, engine, 4) == ["2", "0", "2", "0"]
+    assert given(launcher, replace(role(), cards=2), 2) == ["2,0", "2,0"]
+    assert given(launcher, role(), 2) == [None, None]  # of no role that computes on cards
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0")
+    assert given(LocalLauncher(tmp_path, head_card="0"), engine, 2) == [None, None]  # there is no other
 
 
 def test_devices_are_handed_out(tmp_path, role, monkeypatch, registry):

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
-from ludus.processes.files import lock, sync
+from ludus.processes.files import free_bytes, lock, sync
 
 HOLD = """
 import os, sys
@@ -41,3 +42,8 @@ def test_files_and_folders_can_be_synced(tmp_path: Path) -> None:
     sync(tmp_path)
     with pytest.raises(FileNotFoundError):
         sync(tmp_path / "none")
+
+
+def test_free_space_is_that_of_the_nearest_folder(tmp_path: Path) -> None:
+    """A folder that is not made yet lies on its parent's disk."""
+    assert free_bytes(tmp_path / "not" / "there") == pytest.approx(shutil.disk_usage(tmp_path).free, rel=0.05)

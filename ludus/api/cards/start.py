@@ -25,6 +25,7 @@ from ludus.errors import ConfigError, UserError
 from ludus.models.resolve import adapter_base, resolve_model
 from ludus.models.settings import LoraSettings
 from ludus.processes.cards import Card, find_cards
+from ludus.processes.placement import SlurmScheduler
 
 _log = logging.getLogger(__name__)
 ConfigT = TypeVar("ConfigT", bound=Config)
@@ -103,7 +104,7 @@ def _with(settings: Any, path: Sequence[str], value: Any) -> Any:
 
 def _with_plan(config: ConfigT, job: Job, here: Cards) -> ConfigT:
     fixed = _as_started(config)
-    num_engines = config.engine.num_started * _cards_of_engine(config) if fixed.engine != "local" else 0
+    num_engines = config.engine.num_started * config.engine.cards_each if fixed.engine != "local" else 0
     is_counted = config.scheduler.type == "local"
     cards = here if is_counted else replace(here, count=config.trainer.ranks + num_engines)
     plan = choose(job, cards, fixed)
@@ -151,6 +152,8 @@ def _placement_keys(plan: Plan, config: Config) -> dict[str, Any]:
     keys: dict[str, Any] = {}
     if plan.how.ranks > 1:
         keys |= {"trainer.ranks": plan.how.ranks, "scheduler.trainer.gpus": 1}
+    if (plan.how.ranks > 1 or plan.num_sampling) and isinstance(config.scheduler, SlurmScheduler):
+        keys["scheduler.head.gpus"] = 1
     if plan.num_sampling:
         keys |= {"engine.kind": plan.engine, "engine.replicas": plan.replicas}
         keys["scheduler.engine.gpus"] = plan.tensor_parallel
@@ -225,11 +228,6 @@ def _given_of(config: Config) -> Fixed:
         replicas=fixed.replicas if _is_given(config, "engine.replicas") else None,
         tensor_parallel=fixed.tensor_parallel if _is_given(config, "engine.tensor_parallel_size") else None,
     )
-
-
-def _cards_of_engine(config: Config) -> int:
-    engine = config.engine
-    return engine.tensor_parallel_size * engine.data_parallel_size if isinstance(engine, VllmSettings) else 1
 
 
 def _base_folder(path: str) -> Path:

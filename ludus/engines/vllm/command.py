@@ -23,6 +23,7 @@ from ludus.engines.vllm.settings import VllmSettings
 from ludus.errors import ConfigError
 from ludus.models.resolve import adapter_base, resolve_model
 from ludus.models.settings import ModelSettings
+from ludus.processes.cards import find_cards
 from ludus.processes.files import user_cache
 from ludus_vllm.guard import KEY_VARIABLE
 
@@ -30,7 +31,7 @@ from ludus_vllm.guard import KEY_VARIABLE
 MODULE = "vllm.entrypoints.launchers.api_server.entry"
 # vLLM keeps room for adapters of one of these ranks.
 _LORA_RANKS = (1, 8, 16, 32, 64, 128, 256, 320, 512)
-_DEVICE_FILES = (Path("/dev/nvidiactl"), Path("/dev/kfd"))
+_AMD = Path("/dev/kfd")
 _SIZES: Mapping[str, str] = {
     "max_running": "max_num_seqs",
     "max_batch_tokens": "max_num_batched_tokens",
@@ -85,7 +86,7 @@ def _sizes(engine: VllmSettings, model: ModelSettings) -> dict[str, Any]:
     given = {name: value for name, value in engine.model_dump().items() if engine.is_set(name)}
     sizes: dict[str, Any] = {theirs: given[ours] for ours, theirs in _SIZES.items() if ours in given}
     # On a card vLLM takes what is free; of a processor's memory it would take nearly all.
-    has_card = model.device != "cpu" and any(file.exists() for file in _DEVICE_FILES)
+    has_card = model.device != "cpu" and (bool(find_cards()) or _AMD.exists())
     if engine.is_set("kv_bytes") or not has_card:
         sizes["kv_cache_memory_bytes"] = engine.kv_bytes
     if not has_card:

@@ -23,3 +23,7 @@ class VllmSettings(BatchSettings, ServerSettings):
     """Copies of the weights inside one replica."""
     args: dict[str, Any] = Field(default_factory=dict)
     """More options of the server's own command line, such as {max_model_len: 4096}."""
+
+    @property
+    def cards_each(self) -> int:
+        return self.tensor_parallel_size * self.data_parallel_size

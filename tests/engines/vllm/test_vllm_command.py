@@ -26,7 +26,7 @@ ADDRESS = ReplicaAddress("127.0.0.1", 4711, "secret", seed=3, index=2)
 def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Nothing is written into the user's own cache, and no machine of the tests has a card."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    monkeypatch.setattr(module, "_DEVICE_FILES", ())
+    monkeypatch.setattr(module, "find_cards", tuple)
 
 
 @pytest.fixture
