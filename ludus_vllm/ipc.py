@@ -1,7 +1,7 @@
 """vLLM's transfer of weights through CUDA's shared memory, with handles that are told in JSON instead of a pickle.
 
 Knows: vLLM's IPC transfer (0.32), what torch needs to open a handle.  Knows not: who shares the memory.
-Not tried on a card.
+Tried on a card without vLLM.
 """
 
 from __future__ import annotations

@@ -2,8 +2,8 @@
 
 Knows: NCCL's C interface (2.x), through the library that torch loads.  Knows not: what is sent, who else is there.
 
-Not tried on a card. torch.distributed does the same for peers in groups of its own; a server that samples is in none
-of them.
+Tried on a card in a group of one. torch.distributed does the same for peers in groups of its own; a server that
+samples is in none of them.
 """
 
 from __future__ import annotations

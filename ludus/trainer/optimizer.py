@@ -108,7 +108,11 @@ class MasterOptimizer:
     def add_gradient(self, name: str, gradient: Tensor) -> None:
         """Add a gradient to the fp32 buffer; a sparse one (of embeddings) touches only its rows."""
         if gradient.is_sparse:
-            self.sink(name).index_add_(0, gradient._indices()[0], gradient._values().float())
+            rows, values = gradient._indices()[0], gradient._values().float()
+            if values.is_cuda:  # adds equal rows in their order, which index_add does on a processor alone
+                self.sink(name).index_put_((rows,), values, accumulate=True)
+            else:
+                self.sink(name).index_add_(0, rows, values)
         elif name in self._empty:
             self._empty.discard(name)
             self._grads[name].copy_(gradient)
