@@ -11,7 +11,7 @@ from torch.nn.attention import flex_attention as flex_module
 
 from ludus.kernels.library import AttentionRule
 from ludus.models.flex import QUERY_BLOCK
-from ludus.models.flex_tree import TreeMasks, flex_tree_attention
+from ludus.models.flex_tree import TreeMasks, flex_tree_attention, seen_blocks, tree_rule
 from ludus.models.tree import TreePlan, subtree_ends
 
 SCALE = 0.3
@@ -79,6 +79,26 @@ def test_blocks_that_are_seen_are_listed() -> None:
     mask = TreeMasks(subtree_ends(chains), torch.arange(num_tokens)).mask(None)
     # the first chain fills the first block; the second chain is causal among the other three
     assert mask.to_dense()[0, 0].tolist() == [[1, 0, 0, 0], [0, 1, 0, 0], [0, 1, 1, 0], [0, 1, 1, 1]]
+
+
+@pytest.mark.parametrize("window", [None, 1, 60, 200, 2000])
+@pytest.mark.parametrize("num_tokens", [1, 128, 500, 1024, 1500])
+def test_blocks_are_those_of_all_pairs(num_tokens: int, window: int | None) -> None:
+    """Held against every pair of tokens: none that is seen is left out, whole blocks are, and without a window exactly
+    the blocks in which something is seen are named."""
+    parents, positions = random_row(num_tokens)
+    ends = subtree_ends(parents)
+    some, whole = seen_blocks(ends, torch.tensor(positions), window)
+    num_blocks = len(some)
+    at = torch.arange(num_blocks * QUERY_BLOCK)
+    rule = tree_rule(
+        *(torch.cat([each, each.new_zeros(len(at) - num_tokens)]) for each in (ends, torch.tensor(positions))), window
+    )
+    pairs = rule(torch.tensor(0), torch.tensor(0), at[:, None], at) & (at[:, None] < num_tokens) & (at < num_tokens)
+    blocks = pairs.view(num_blocks, QUERY_BLOCK, num_blocks, QUERY_BLOCK).transpose(1, 2).flatten(2)
+    assert not (blocks.any(-1) & ~some).any() and not (whole & ~blocks.all(-1)).any() and not (whole & ~some).any()
+    if window is None:
+        assert torch.equal(some, blocks.any(-1)) and torch.equal(whole, blocks.all(-1))
 
 
 def test_nothing_is_left_on_the_host(plain_flex: None, monkeypatch: pytest.MonkeyPatch) -> None:
