@@ -15,6 +15,8 @@
 #   make test-slurm      runs in a real Slurm of one node, which is installed here: CONSENT=yes says that you agree
 #   make test-browser    what shows itself in a browser, looked at in a real one (Chromium; Debian's is installed if there is none)
 #   make web     build the page of `ludus watch` from web/ (needs npm);   make check-web   see that what is committed is that
+#   make chaos   kill, stop, cut off and deny its disk to a run 50 times, for three seeds (about an hour)
+#   make audit   weaknesses known of what is installed, its licences, and a list of it (CycloneDX), in build/audit
 #   make public-names   download the originals' wheels and write the lists of their public names that the tables are held to
 #   make lint    ruff          make check   strict types          make bench   measure this machine
 
@@ -46,7 +48,7 @@ export PYTHONDONTWRITEBYTECODE :=
 # Frameworks that do not install together with ours: each gets the environment that its requirements.txt locks.
 FRAMEWORKS := $(patsubst tests/%/requirements.txt,.%/.ready,$(wildcard tests/frameworks/*/requirements.txt))
 
-.PHONY: web check-web attack demo test test-gpu test-triton test-all test-core machine test-launch test-browser test-frameworks test-engines test-oracles test-slurm fuzz public-names setup lint check bench clean
+.PHONY: web check-web attack audit chaos demo test test-gpu test-triton test-all test-core machine test-launch test-browser test-frameworks test-engines test-oracles test-slurm fuzz public-names setup lint check bench clean
 
 demo: $(READY)
 	$(BIN)/ludus models get smollm2-135m
@@ -75,6 +77,25 @@ machine: $(READY)
 # What is promised in docs/promises.md, tried: every attack, behind every kind of walls that this machine has.
 attack: $(READY)
 	$(PYTEST) -o 'python_files=test_*.py every_wall.py' tests/attacks
+
+# The shape of the tests: what is tried is processes, and a larger model would only take longer.
+chaos: $(READY)
+	$(BIN)/ludus models get smollm2-135m
+	test -d build/tiny || $(BIN)/ludus models random bench/shapes/tiny.json build/tiny
+	set -e; for seed in 0 1 2; do $(BIN)/ludus verify chaos --kills 50 --seed $$seed --model build/tiny --json; done
+
+AUDIT := .audit/bin
+audit: $(READY) .audit/.ready
+	mkdir -p build/audit
+	$(AUDIT)/cyclonedx-py environment --output-reproducible --output-file build/audit/sbom.json $(BIN)/python
+	$(AUDIT)/pip-licenses --python $(BIN)/python --format markdown --with-urls --partial-match --output-file build/audit/licences.md \
+	  --fail-on "AGPL;Affero;GPLv2;GPLv3;GPL-2;GPL-3"
+	$(AUDIT)/pip-audit --progress-spinner off --path "$$($(BIN)/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')"
+
+.audit/.ready: Makefile
+	$(PYTHON) -m venv .audit
+	$(AUDIT)/python -m pip install --quiet --disable-pip-version-check pip-audit==2.10.1 pip-licenses==5.5.5 cyclonedx-bom==7.5.0
+	touch $@
 
 test-frameworks: $(READY) $(FRAMEWORKS)
 	$(PYTEST) -o 'python_files=test_*.py separate.py' tests/frameworks
@@ -182,4 +203,4 @@ $(READY): pyproject.toml constraints.txt $(wildcard ludus/kernels/*.cpp ludus/ke
 	touch $@
 
 clean:
-	rm -rf $(VENV) .frameworks web/node_modules build *.egg-info
+	rm -rf $(VENV) .audit .frameworks web/node_modules build *.egg-info

@@ -21,7 +21,7 @@ from typing import Any
 
 import httpx
 
-from ludus.checks.verify.faults import FAULTS, descendants
+from ludus.checks.verify.faults import FAULTS, Clock, descendants
 from ludus.checks.verify.training import Gate, Training, digest, write_run
 from ludus.checks.verify.verdict import MODEL, OnDone, Verdict, ignore
 from ludus.errors import BackendError
@@ -31,7 +31,7 @@ from ludus.runs.codec import encode_episode
 from ludus.runs.folder import read_metrics, read_summary
 from ludus.runs.store import RunStore
 
-_LONGEST_S: Mapping[str, float] = {"stop": 12.0, "cut": 3.0, "disk": 3.0}
+_LONGEST_S: Mapping[str, float] = {"stop": 12.0, "cut": 3.0, "disk": 3.0, "clock": 3.0}
 """A process that stands still is given up after eight seconds; one without a network or a disk soon fails."""
 _MOST_STARTS_WITHOUT_STEP = 8
 """So often a head may end without a step more before the check gives up: what happens to it takes steps back, too."""
@@ -111,9 +111,10 @@ def verify_chaos(*, kills: int = 5, model: str = MODEL, seed: int = 0, on_done: 
 
     A run with an engine server, two workers and two ranks is disturbed at
     random moments: any of its processes is killed, told to end, stopped
-    for a while, cut off from the network, or denied its disk. Where the
-    head ends, the run is resumed. No recorded token may be lost, nothing
-    trained on twice, and the weights must be those of a run left alone.
+    for a while, cut off from the network or denied its disk, or the clock
+    of all of them jumps. Where the head ends, the run is resumed. No
+    recorded token may be lost, nothing trained on twice, and the weights
+    must be those of a run left alone. Needs Linux and a C++ compiler.
 
     Example:  ludus verify chaos --kills 5 --seed 1 --json
 
@@ -168,8 +169,10 @@ class _Disturbed:
     def __init__(self, root: Path, rng: random.Random, moments: Sequence[int], on_done: OnDone) -> None:
         self._root = root
         self._rng = rng
+        self._clock = Clock(root, rng)
+        self._faults = {**FAULTS, "clock": self._clock.jump}
         self._moments = list(moments)
-        self._kinds = [kind for _ in moments for kind in rng.sample(sorted(FAULTS), len(FAULTS))]
+        self._kinds = [kind for _ in moments for kind in rng.sample(sorted(self._faults), len(self._faults))]
         """Each once before any comes again."""
         self._gate = Gate(root, _PHASE)
         self._total = len(moments)
@@ -186,7 +189,7 @@ class _Disturbed:
         num_in_vain, steps = 0, 0
         while True:
             goes_on = ("--resume",) if (self.folder / "writer.lock").exists() else ()
-            training = Training(self._root, "disturbed", *goes_on)
+            training = Training(self._root, "disturbed", *goes_on, environment=self._clock.environment)
             self.num_starts += 1
             try:
                 while training.popen.poll() is None:
@@ -230,7 +233,8 @@ class _Disturbed:
         kind = self._kinds.pop(0)
         for_s = self._rng.uniform(0.2, _LONGEST_S.get(kind, 0.2))
         with suppress(ProcessLookupError, FileNotFoundError):  # it has ended by itself meanwhile
-            FAULTS[kind](pid, for_s)
+            self._faults[kind](pid, for_s)
+        name = "all" if kind == "clock" else name
         about = {"kind": kind, "process": name, "for_s": round(for_s, 1) if kind in _LONGEST_S else None}
         self.faults.append({**about, "after_step": self._trained_steps()})
         self._on_done(len(self.faults), self._total)

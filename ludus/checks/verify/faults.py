@@ -9,14 +9,22 @@ from __future__ import annotations
 
 import ctypes
 import os
+import random
 import resource
+import shutil
 import signal
 import socket
+import struct
+import subprocess
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing, suppress
 from pathlib import Path
 
+from ludus.errors import BackendError
+
+_SECONDS = struct.Struct("q")
+_DAY_S = 86_400
 _PIDFD_GETFD = 438  # on every architecture
 _EVERY_S = 0.02
 """So often a network that is cut is cut again: what was connected meanwhile has sent some packets by then."""
@@ -64,6 +72,30 @@ FAULTS: Mapping[str, Callable[[int, float], None]] = {
     "disk": fill_disk,
 }
 """By name; each is given a process and for how long, and returns when it is over."""
+
+
+class Clock:
+    """The time of day of all processes that have its environment: it may jump, for all of them at once."""
+
+    def __init__(self, folder: Path, rng: random.Random) -> None:
+        """folder: for what is preloaded. Raises BackendError where it cannot be compiled."""
+        self._file, library = folder / "clock", folder / "clock.so"
+        self._rng = rng
+        self._file.write_bytes(_SECONDS.pack(0))
+        compiler = shutil.which("c++") or shutil.which("g++") or "c++"
+        source = Path(__file__).with_name("clock.cpp")
+        try:
+            command = [compiler, "-O1", "-shared", "-fPIC", "-o", str(library), str(source)]
+            subprocess.run(command, check=True, capture_output=True)
+        except (OSError, subprocess.CalledProcessError) as error:
+            raise BackendError(f"no clock can be made that jumps: {error}") from error
+        self.environment: Mapping[str, str] = {"LD_PRELOAD": str(library), "LUDUS_CHECK_CLOCK": str(self._file)}
+
+    def jump(self, _pid: int, for_s: float) -> None:
+        """By up to a day, forwards or backwards, and back after so long."""
+        self._file.write_bytes(_SECONDS.pack(self._rng.randint(-_DAY_S, _DAY_S)))
+        time.sleep(for_s)
+        self._file.write_bytes(_SECONDS.pack(0))
 
 
 def descendants(pid: int) -> Iterator[int]:

@@ -29,6 +29,7 @@ _GROUPS, _MEMBERS = 2, 4
 EPISODES_A_STEP = _GROUPS * _MEMBERS
 HELD_S = 120.0
 """Longer than any wait of a check, so that nobody waits for an agent or a loss that hangs."""
+_NOTHING: Mapping[str, str] = {}
 _LUDUS = (sys.executable, "-m", "ludus")
 
 
@@ -98,12 +99,18 @@ class Gate:
 class Training:
     """`ludus train` in a process of its own."""
 
-    def __init__(self, folder: Path, name: str, *options: str) -> None:
+    def __init__(self, folder: Path, name: str, *options: str, environment: Mapping[str, str] = _NOTHING) -> None:
+        """environment: beside that of this process."""
         self._log = folder / f"{name}{''.join(options)}.log"
         command = end_with_parent((*_LUDUS, "train", str(folder / "run.yaml"), f"name={name}", *options))
         with self._log.open("wb") as output:
             self.popen = subprocess.Popen(
-                command, stdout=output, stderr=subprocess.STDOUT, cwd=folder, env=_environment(), preexec_fn=_hear
+                command,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                cwd=folder,
+                env={**_environment(), **environment},
+                preexec_fn=_hear,
             )
 
     def finish(self) -> None:
