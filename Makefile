@@ -76,7 +76,9 @@ machine: $(READY)
 
 # What is promised in docs/promises.md, tried: every attack, behind every kind of walls that this machine has.
 attack: $(READY)
-	$(PYTEST) -o 'python_files=test_*.py every_wall.py' tests/attacks
+	$(PYTEST) -o 'python_files=test_*.py every_wall.py' tests/attacks tests/http tests/cluster/test_foreign.py \
+	  tests/gateway/test_fuzz.py tests/gateway/test_keys.py tests/gateway/test_disconnect.py \
+	  tests/runs/test_report.py tests/text/test_template.py
 
 # The shape of the tests: what is tried is processes, and a larger model would only take longer.
 chaos: $(READY)

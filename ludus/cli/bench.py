@@ -21,6 +21,7 @@ from ludus.checks.bench.curves import (
 from ludus.checks.bench.pairs import Measured, Results, Runner, run_pairs
 from ludus.checks.bench.results import result, rows_of
 from ludus.checks.bench.runner import PEERS_FOLDER, our_runner, peer_names, peer_runner
+from ludus.checks.bench.soak import SoakWork
 from ludus.checks.bench.table import BENCHES
 from ludus.checks.bench.workloads import (
     LORA_RANK,
@@ -52,6 +53,21 @@ from ludus.models.resolve import resolve_model
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
 
+_SOAK_S_A_SESSION = 0.06
+"""10,000 sessions in ten minutes."""
+_SOAK_COUNTS = ("descriptors", "threads")
+_SOAK_HEADERS = {
+    "sessions": "sessions",
+    "requests": "requests",
+    "left": "left streams",
+    "p50_s": "p50 s",
+    "p99_s": "p99 s",
+    "mb_per_1000_sessions": "MB a 1,000 sessions",
+    "descriptors": "descriptors",
+    "threads": "threads",
+    "streams": "streams at once",
+    "streams_p99_s": "their p99 s",
+}
 Overrides = Annotated[
     list[str] | None, Argument(metavar="KEY=VALUE", help="Settings of Ludus, such as trainer.row_tokens=512.")
 ]
@@ -201,6 +217,9 @@ def gateway(
     requests: Annotated[int, Option(min=1, help="Requests at once.")] = 64,
     seconds: Annotated[float, Option(min=0.1, help="How long so many are asked; one at a time, half of it.")] = 5,
     turns: Annotated[int, Option(min=0, help="Turns of the long session, as in `bench turns`; 0 is none.")] = 200,
+    soak: Annotated[bool, Option("--soak", help="What it holds on to after many sessions, instead.")] = False,
+    sessions: Annotated[int, Option(min=10, help="Of --soak, in ten minutes or in 60 ms each.")] = 10_000,
+    streams: Annotated[int, Option(min=1, help="Of --soak: open at once, in the end.")] = 1000,
     pairs: Pairs = 5,
     model: Tokenizer = "smollm2-135m",
     peers: Peers = PEERS_FOLDER,
@@ -213,9 +232,15 @@ def gateway(
     server that answers as fast as it is asked. The ceiling is the same
     client in front of an application that does nothing.
 
-    [bold]Example:[/]  ludus bench gateway --vs litellm
+    [bold]Examples:[/]  ludus bench gateway --vs litellm
+
+      ludus bench gateway --soak --json
     """
     folder = resolve_model(model)
+    if soak:
+        body = _alone("soak", "soak", SoakWork(str(folder), sessions, _SOAK_S_A_SESSION * sessions, streams))
+        finish({"bench": "gateway soak", **body}, _SOAK_HEADERS, as_json, rows=[_soak_row(body)])
+        return
     work = gateway_work(folder, connections=requests, seconds=seconds)
     peer = _peer("gateway", vs, peers, work)
     counted = None
@@ -409,6 +434,12 @@ def _quality(works: Sequence[StepWork], folder: Path, name: str, peers: Sequence
 def _turns_headers(long: int) -> dict[str, str]:
     lengths = {"short": f"{long // 2} turns", "long": f"{long} turns"}
     return {"counter": "counter", **lengths, "ratio": "ratio", "most": "at most"}
+
+
+def _soak_row(body: Results) -> Results:
+    """Counts at the beginning, the end and at most, as one cell each."""
+    counts = {name: " → ".join(map(str, body[name][:2])) + f", {body[name][2]} at most" for name in _SOAK_COUNTS}
+    return {**body, **counts}
 
 
 def _seconds(text: str) -> tuple[float, float]:
