@@ -19,6 +19,7 @@ from ludus.loop.settings import SourceSettings
 from ludus.processes.pool import WorkerPool
 from ludus.rewards.providers import PROVIDERS
 from ludus.rollout.mixture import Row, Source
+from ludus.rollout.own_python import OwnPythonAgentAdapter
 from ludus.rollout.remote import AgentName, RemoteAgentAdapter
 from ludus.rollout.runner import Players
 from ludus.rollout.settings import SubprocSettings
@@ -70,6 +71,9 @@ def choose_agent(
     kind = None
     if isinstance(agent, SubprocSettings) and agent.workers:
         agent_adapter = RemoteAgentAdapter(AgentName.of(workflow, kwargs))
+    elif isinstance(agent, SubprocSettings) and agent.python is not None:
+        most, variables = agent.subproc_max_workers, agent_variables(config)
+        agent_adapter = OwnPythonAgentAdapter(agent.python, workflow, kwargs, max_workers=most, variables=variables)
     elif isinstance(agent, SubprocSettings) and kind_of(workflow, config.agent_kinds) is None:
         agent_adapter = SubprocessAgentAdapter(
             workflow,

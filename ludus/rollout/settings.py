@@ -53,9 +53,16 @@ class SubprocSettings(AgentSettings):
     env: tuple[str, ...] = ()
     """Variables of the environment that agents are given, such as keys of services that they call. Without them they
     have the session's address and key, and what every program needs: PATH, HOME, the locale."""
+    python: str | None = None
+    """The interpreter of the agents' processes, of an environment of their own: nothing of Ludus need be installed
+    there, and no library has to go with Ludus's. None: the one that runs Ludus."""
     workers: int = pydantic.Field(default=0, ge=0)
     """Processes of the run, where its scheduler places them, in which agents play; each plays `subproc_max_workers`
     episodes at the same time. 0: agents play on this machine."""
+
+    def idle(self) -> Iterator[Idle]:
+        if self.python is not None and self.workers:
+            yield Idle("python", f"workers is {self.workers}: agents play where the scheduler places them")
 
 
 class OnlineSettings(AgentSettings):

@@ -20,7 +20,7 @@ from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager, nullcontext
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Any, Protocol, runtime_checkable
 
 from ludus.agents.adapter import AgentAdapter, EpisodeContext
 from ludus.agents.http_clients import SharedClients
@@ -33,7 +33,6 @@ from ludus.processes.calls import CallEnd, RemoteFunction, WorkerCall, dumps
 from ludus.processes.environment import handed_on
 from ludus.processes.pool import LeasedWorker, WorkerPool
 from ludus.rollout.playing import RemoteAgentError, grace_s, guarded, received
-from ludus.rollout.remote import RemoteAgentAdapter
 from ludus.types import Span
 
 # Of the time that an agent has after its deadline: its process is killed before it is given up, so that what it
@@ -123,8 +122,8 @@ class SubprocessAgentAdapter:
             self._player,
             (dict(data),),
             known,
-            timeout_s=_time_left_s(context),
-            env=_environment(context.base_url, context.api_key),
+            timeout_s=time_left_s(context),
+            env=agent_environment(context.base_url, context.api_key),
         )
         started_at = time.time()
         end = await self._leases[context.info.episode_id].run(call)
@@ -145,13 +144,16 @@ class SubprocessAgentAdapter:
             raise UserError(f"the agent {self.name} cannot be set up in a process of its own: {error}") from error
 
 
+@runtime_checkable
+class Placed(Protocol):
+    """An agent whose every episode needs a place before its time begins."""
+
+    def place(self, episode_id: str) -> AbstractAsyncContextManager[None]: ...
+
+
 def process_for(agent_adapter: AgentAdapter, episode_id: str) -> AbstractAsyncContextManager[None]:
     """Where an episode of `agent_adapter` plays; its time begins when there is a process for it, if it needs one."""
-    return (
-        agent_adapter.place(episode_id)
-        if isinstance(agent_adapter, SubprocessAgentAdapter | RemoteAgentAdapter)
-        else nullcontext()
-    )
+    return agent_adapter.place(episode_id) if isinstance(agent_adapter, Placed) else nullcontext()
 
 
 class _Player:
@@ -179,7 +181,7 @@ class _Player:
         return _Played(ending, context.spans.snapshot(), context.agent_metrics)
 
 
-def _time_left_s(context: EpisodeContext) -> float | None:
+def time_left_s(context: EpisodeContext) -> float | None:
     """How long the process may take. None: for ever. Raises RemoteAgentError if no time is left."""
     if context.deadline_at is None:
         return None
@@ -189,7 +191,7 @@ def _time_left_s(context: EpisodeContext) -> float | None:
     return left_s + _KILLED_AFTER_SHARE * grace_s(left_s)
 
 
-def _environment(base_url: str, api_key: str) -> dict[str, str]:
+def agent_environment(base_url: str, api_key: str) -> dict[str, str]:
     """For SDKs that are given no arguments; they reach this machine without a proxy."""
     direct = [host for host in (os.environ.get("NO_PROXY"), "127.0.0.1", "localhost") if host]
     return {

@@ -102,8 +102,10 @@ def batch_rules(config: core.Config, asked: TrainConfig) -> BatchRules:
 
 
 def learning_rate(config: core.Config, asked: TrainConfig) -> float:
-    """Of one call."""
-    return asked.learning_rate if "learning_rate" in asked.model_fields_set else config.trainer.optimizer.lr
+    """Of one call; what `ludus run` was told stands above what the script says."""
+    is_told = any(parse_override(each)[0] == ("trainer", "optimizer", "lr") for each in overrides.settings())
+    is_asked = "learning_rate" in asked.model_fields_set and not is_told
+    return asked.learning_rate if is_asked else config.trainer.optimizer.lr
 
 
 def algorithm_settings(config: core.Config, asked: TrainConfig) -> AlgorithmSettings:

@@ -12,6 +12,7 @@ from ludus.algorithms.estimators.group import GroupSettings
 from ludus.algorithms.losses.cispo import CispoSettings
 from ludus.algorithms.losses.clip import ClipSettings
 from ludus.algorithms.settings import AlgorithmSettings
+from ludus.compat import overrides
 from ludus.compat.art.backends import TrainConfig
 from ludus.compat.art.configs import (
     algorithm_settings,
@@ -132,3 +133,10 @@ def test_schedules() -> None:
         create_lr_schedule(4, 1.0, "step")  # type: ignore[arg-type]
     with pytest.raises(UserError, match="total_steps=0"):
         create_lr_schedule(0, 1.0)
+
+
+def test_what_ludus_run_was_told_stands_above_a_calls_rate(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As above everything else that a script says."""
+    monkeypatch.setenv(overrides.SETTINGS, "trainer.optimizer.lr=3e-4")
+    config = ludus.Config(trainer={"optimizer": {"lr": 3e-4}})
+    assert learning_rate(config, TrainConfig(learning_rate=5e-5)) == 3e-4
