@@ -8,14 +8,16 @@ import subprocess
 import sys
 import webbrowser
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 from typing import Annotated
 
+from rich.console import Console
 from rich.markup import escape
 from typer import Argument, Option
 
 from ludus.cli.console import say, say_json
+from ludus.cli.dashboard import show_terminal
 from ludus.cli.options import Port
 from ludus.cli.signals import until_signalled
 from ludus.errors import BackendError
@@ -32,6 +34,7 @@ def watch(
     folder: Annotated[Path, Argument(metavar="[RUN|FOLDER]", help="A run's folder, or one with runs.")] = Path("runs"),
     port: Port = 0,
     opens: Annotated[bool, Option("--open/--no-open", help="Open the page in a browser.")] = True,
+    terminal: Annotated[bool, Option("--terminal", help="Show the overview here, as text; no page is served.")] = False,
     expected: Annotated[bool, Option("--expected", hidden=True)] = False,
     as_json: Annotated[bool, Option("--json", help="Say where the page is as one line of JSON.")] = False,
 ) -> None:
@@ -45,9 +48,15 @@ def watch(
     [bold]Examples:[/]  ludus watch runs/guess
 
       ludus watch runs --port 7000 --no-open
+
+      ludus watch runs/guess --terminal
     """
     watched = RunsFolder(folder, is_expected=True) if expected else check_watchable(folder)
     os.nice(_NICE)
+    if terminal:
+        with closing(watched), suppress(KeyboardInterrupt):
+            show_terminal(watched, Console())
+        return
     with open_watcher(watched, port=port) as link:
         if as_json:
             say_json({"link": link})

@@ -1,0 +1,163 @@
+"""`ludus watch --terminal`: a run's overview as text, for people on a cluster.
+
+Knows: rich, a watched run.  Knows not: files, HTTP.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from rich.columns import Columns
+from rich.console import Console, Group, RenderableType
+from rich.live import Live
+from rich.panel import Panel
+from rich.rule import Rule
+from rich.table import Table
+from rich.text import Text
+
+from ludus.api.live import duration
+from ludus.cli.console import plain_table
+from ludus.runs.watch.folder import RunsFolder
+from ludus.runs.watch.query import EpisodeQuery
+from ludus.runs.watch.run import WatchedRun
+
+_REFRESH_S = 2.0
+_CHARTS = (
+    ("rollout/reward", "eval/reward"),
+    ("rollout/success", "eval/success"),
+    ("train/loss", ""),
+    ("train/entropy", ""),
+    ("train/logprob_gap_mean", ""),
+    ("rollout/tokens_per_s", ""),
+)
+"""Name of a metric, and that of evaluations beside it."""
+_WIDTH, _HEIGHT = 36, 6  # characters of a chart: two beside each other on 80 columns
+_DOTS = ((0x01, 0x02, 0x04, 0x40), (0x08, 0x10, 0x20, 0x80))
+"""Of a braille character, column by column from the top."""
+_COLOURS = {"bad": "bold red", "warn": "yellow", "info": "dim"}
+_STATES = {"running": "green", "finished": "cyan", "interrupted": "red"}
+_NUM_EPISODES = 6
+
+
+def show_terminal(folder: RunsFolder, console: Console) -> None:
+    """Redrawn until Ctrl-C; once where nobody looks at a terminal."""
+    if not console.is_terminal:
+        console.print(render(folder))
+        return
+    with Live(console=console, get_renderable=lambda: render(folder), refresh_per_second=1 / _REFRESH_S, screen=True):
+        while True:
+            time.sleep(_REFRESH_S)
+
+
+def render(folder: RunsFolder) -> RenderableType:
+    """Of one run everything that an overview has; of several their list, and the newest of them."""
+    outlines = folder.outlines()
+    if not outlines:
+        return Text(f"there is no run in {folder.path} yet", style="dim")
+    parts: list[RenderableType] = [] if folder.is_run else [_runs(outlines), Rule(style="dim")]
+    return Group(*parts, run_view(folder.run(outlines[0]["id"])))
+
+
+def run_view(run: WatchedRun) -> RenderableType:
+    """One run."""
+    about, ledger = run.overview(), run.ledger()
+    rows: list[RenderableType] = [_head(about), Columns(_charts(run), padding=(0, 2))]
+    rows += [Text(f"damaged: {sentence}", style="yellow") for sentence in about["damage"]]
+    rows += [Text(f"• {each['text']}", style=_COLOURS[each["severity"]]) for each in run.health()["findings"]]
+    rows += [_shares("tokens", {"trained": ledger["trained"], **ledger["masked"]}), _shares("time", _times(run))]
+    return Group(*rows, _episodes(run))
+
+
+def chart(points: Sequence[tuple[float, float]], *, width: int, height: int) -> list[str]:
+    """The points as a line in braille, `height` rows of `width` characters; what is no number is left out."""
+    known = [(x, y) for x, y in points if math.isfinite(y)]
+    grid = [[0] * width for _ in range(height)]
+    if known:
+        lows, highs = (tuple(edge(each[axis] for each in known) for axis in (0, 1)) for edge in (min, max))
+        scales = (2 * width - 1, 4 * height - 1)
+        dots = [
+            tuple(
+                round((value / 2 - low / 2) / ((high / 2 - low / 2) or 1.0) * scale)  # halves: their span is finite
+                for value, low, high, scale in zip(each, lows, highs, scales, strict=True)
+            )
+            for each in known
+        ]
+        for before, dot in zip([dots[0], *dots], dots, strict=False):
+            for x, y in _line(before, dot):
+                row = 4 * height - 1 - y
+                grid[row // 4][x // 2] |= _DOTS[x % 2][row % 4]
+    return ["".join(chr(0x2800 + cell) for cell in row) for row in grid]
+
+
+def _line(start: tuple[int, ...], end: tuple[int, ...]) -> list[tuple[int, int]]:
+    steps = max(abs(end[0] - start[0]), abs(end[1] - start[1]), 1)
+    return [
+        (round(start[0] + (end[0] - start[0]) * at / steps), round(start[1] + (end[1] - start[1]) * at / steps))
+        for at in range(steps + 1)
+    ]
+
+
+def _charts(run: WatchedRun) -> list[RenderableType]:
+    found: list[RenderableType] = []
+    for name, evaluated in _CHARTS:
+        points, held_out = run.curves.points(name), run.curves.points(evaluated) if evaluated else []
+        if not (points or held_out):
+            continue
+        values = [value for _, value in points or held_out]
+        rows = chart([(float(step), value) for step, value in points or held_out], width=_WIDTH, height=_HEIGHT)
+        last = f"{values[-1]:.4g}" + (f", held out {held_out[-1][1]:.4g}" if held_out else "")
+        ends = f"{min(values):.3g} to {max(values):.3g}"
+        lines = Text("\n".join(rows), style="cyan")
+        title = f"[bold]{name}[/] {last}"
+        found.append(Panel(lines, title=title, subtitle=f"[dim]{ends}[/]", title_align="left", border_style="dim"))
+    return found
+
+
+def _head(about: Mapping[str, Any]) -> Text:
+    updated = about["updated_at"]
+    ago = "" if updated is None else f", {duration(time.time() - updated)} ago"
+    state = (about["state"], _STATES.get(about["state"], "dim"))
+    steps = about["steps"][-1] if about["steps"] else 0
+    algorithm = about["algorithm"]["name"] or ""
+    return Text.assemble((about["name"], "bold"), "  ", state, f"  step {steps}{ago}", (f"  {algorithm}", "dim"))
+
+
+def _times(run: WatchedRun) -> dict[str, float]:
+    """Seconds of the last step by its parts."""
+    steps = run.curves.points("time/step_s")
+    numbers = run.curves.at(steps[-1][0]) if steps else {}
+    parts = ("rollout", "measure", "teacher", "batch", "train", "publish", "checkpoint")
+    return {part: numbers.get(f"time/{part}_s", 0.0) for part in parts}
+
+
+def _shares(label: str, parts: Mapping[str, float]) -> Text:
+    total = sum(parts.values())
+    shown = sorted((item for item in parts.items() if item[1] > 0), key=lambda item: -item[1])
+    said = (
+        " · ".join(f"{name.replace('_', ' ')} {value / total:.0%}" for name, value in shown) if total else "nothing yet"
+    )
+    return Text.assemble((f"{label:<8}", "dim"), said)
+
+
+def _runs(outlines: Sequence[Mapping[str, Any]]) -> Table:
+    table = plain_table("run", "state", "step", "reward", "success", right=("step", "reward", "success"))
+    for each in outlines:
+        numbers = [each["num_steps"], each["reward"], each["success"]]
+        cells = ["" if value is None else f"{value:.4g}" for value in numbers]
+        state = Text(each["state"], style=_STATES.get(each["state"], "dim"))
+        table.add_row(Text(each["id"]), state, *cells)
+    return table
+
+
+def _episodes(run: WatchedRun) -> Table:
+    found = run.episodes(EpisodeQuery(), offset=0, limit=_NUM_EPISODES)
+    table = plain_table("episode", "outcome", "reward", "turns", "tokens", "", right=("reward", "turns", "tokens"))
+    for each in found["episodes"]:
+        reward = "" if each["reward"] is None else f"{each['reward']:.3f}"
+        text = Text(each["reason"] or each["first_text"] or "", style="dim", no_wrap=True, overflow="ellipsis")
+        numbers = (reward, str(each["num_turns"]), str(each["num_tokens"]))
+        table.add_row(Text(each["id"]), Text(each["outcome"]), *numbers, text)
+    return table
