@@ -11,6 +11,7 @@
 #   make test-launch     servers launched through a real sshd, on a port and with keys of its own (Debian's is installed if
 #                        there is none, and not started), and on a real Ray cluster
 #   make test-triton  the kernels for cards, interpreted on this processor, and compiled for a card
+#   make test-card-env   every test in an environment as on machines with cards: Python 3.12, torch 2.11, transformers 5.17
 #   make test-gpu   what runs on a CUDA card, held against the processor; `make test-gpu LIST=yes` only lists it
 #   make test-slurm      runs in a real Slurm of one node, which is installed here: CONSENT=yes says that you agree
 #   make test-browser    what shows itself in a browser, looked at in a real one (Chromium; Debian's is installed if there is none)
@@ -48,7 +49,7 @@ export PYTHONDONTWRITEBYTECODE :=
 # Frameworks that do not install together with ours: each gets the environment that its requirements.txt locks.
 FRAMEWORKS := $(patsubst tests/%/requirements.txt,.%/.ready,$(wildcard tests/frameworks/*/requirements.txt))
 
-.PHONY: web check-web attack audit chaos demo test test-gpu test-triton test-all test-core machine test-launch test-browser test-frameworks test-engines test-oracles test-slurm fuzz public-names setup lint check bench clean
+.PHONY: web check-web attack audit chaos demo test test-gpu test-triton test-card-env test-all test-core machine test-launch test-browser test-frameworks test-engines test-oracles test-slurm fuzz public-names setup lint check bench clean
 
 demo: $(READY)
 	$(BIN)/ludus models get smollm2-135m
@@ -132,6 +133,19 @@ test-triton: $(READY) $(TRITON)/.ready
 	PYTHONPATH=$(TRITON) TRITON_DEFAULT_FP_FUSION=1 $(PYTEST) -o 'python_files=compiled.py' tests/kernels
 	PYTHONPATH=$(TRITON) TRITON_INTERPRET=1 $(PYTEST) -o 'python_files=interpreted.py' tests/engines tests/models
 
+# As machines with cards have it today, and no card is needed. torch for CUDA takes 6 GB of disk.
+CARD_PYTHON ?= $(firstword $(wildcard $(HOME)/.pyenv/versions/3.12*/bin/python) python3.12)
+.card-env/.ready: pyproject.toml tests/card_env/constraints.txt
+	$(CARD_PYTHON) -c 'import sys; sys.exit(sys.version_info[:2] != (3, 12) and "this wants Python 3.12; try: make test-card-env CARD_PYTHON=python3.12")'
+	test -x .card-env/bin/python || $(CARD_PYTHON) -m venv .card-env
+	.card-env/bin/python -m pip install --quiet --disable-pip-version-check -c tests/card_env/constraints.txt -e '.[dev]'
+	.card-env/bin/python -m ludus.kernels.build
+	touch $@
+
+test-card-env: .card-env/.ready
+	.card-env/bin/ludus models get smollm2-135m
+	OMP_NUM_THREADS=1 .card-env/bin/python -m pytest $(SHARED)
+
 # Without a card the list is shown all the same; running it ends with exit code 2.
 test-gpu: $(READY)
 ifdef LIST
@@ -205,4 +219,4 @@ $(READY): pyproject.toml constraints.txt $(wildcard ludus/kernels/*.cpp ludus/ke
 	touch $@
 
 clean:
-	rm -rf $(VENV) .audit .frameworks web/node_modules build *.egg-info
+	rm -rf $(VENV) .audit .card-env .frameworks web/node_modules build *.egg-info

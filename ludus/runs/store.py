@@ -241,8 +241,9 @@ class RunStore(AbstractContextManager["RunStore"]):
 
     def episodes(self, *, step: int | None = None, is_eval: bool | None = None) -> Iterator[Episode]:
         """Episodes in the order in which they were added. None: of every step; training and evaluation alike."""
-        where = "WHERE (?1 IS NULL OR step = ?1) AND (?2 IS NULL OR is_eval = ?2)"
-        for (num,) in self._rows(f"SELECT num FROM episodes {where} ORDER BY num", (step, is_eval)):
+        wanted = {name: value for name, value in {"step": step, "is_eval": is_eval}.items() if value is not None}
+        where = " AND ".join(("TRUE", *(f"{name} = ?" for name in wanted)))
+        for (num,) in self._rows(f"SELECT num FROM episodes WHERE {where} ORDER BY num", tuple(wanted.values())):
             yield decode_episode(self._rows("SELECT record FROM episodes WHERE num = ?", (num,))[0][0])
 
     def episode(self, episode_id: str) -> Episode:

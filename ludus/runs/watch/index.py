@@ -52,7 +52,7 @@ VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
 ON CONFLICT (num) DO UPDATE SET outcome = excluded.outcome, reward = excluded.reward
 """
 _REPLACE = """
-UPDATE episodes SET is_replaced = 1 WHERE id = ?1 AND num < (SELECT max(num) FROM episodes WHERE id = ?1)
+UPDATE episodes SET is_replaced = 1 WHERE id = ? AND num < (SELECT max(num) FROM episodes WHERE id = ?)
 """
 _MOST_VALUES = 500  # of one statement; SQLite takes some thousands
 _PREVIEW_CHARS = 200
@@ -121,7 +121,7 @@ class EpisodeIndex:
         listed = list(rows)
         with self._writer.transaction() as db:
             db.executemany(_LIST, listed)
-            db.executemany(_REPLACE, [(row[1],) for row in listed])
+            db.executemany(_REPLACE, [(row[1], row[1]) for row in listed])
 
     def read(self, episodes: Iterable[tuple[int, ReadEpisode]]) -> None:
         """What the records of listed episodes say, by their numbers."""
@@ -167,9 +167,9 @@ class EpisodeIndex:
         """Make the episode's numbers of what is known of its turns."""
         db.execute(
             "UPDATE episodes SET (advantage_sum, num_advantages, used_step) = (SELECT coalesce(sum(advantage), 0), "
-            "count(advantage), max(credit.step) FROM turns JOIN credit USING (turn_id) WHERE turns.num = ?1) "
-            "WHERE num = ?1",
-            (num,),
+            "count(advantage), max(credit.step) FROM turns JOIN credit USING (turn_id) WHERE turns.num = ?) "
+            "WHERE num = ?",
+            (num, num),
         )
 
     @property

@@ -177,11 +177,11 @@ def _outcomes(index: EpisodeIndex, query: EpisodeQuery) -> dict[str, int]:
 def _names(index: EpisodeIndex, kind: str) -> list[str]:
     # one look-up a name: `DISTINCT` would walk through all episodes
     sql = (
-        "WITH RECURSIVE found (name) AS (SELECT min(name) FROM names WHERE kind = ?1 UNION ALL SELECT (SELECT "
-        "min(name) FROM names WHERE kind = ?1 AND name > found.name) FROM found WHERE found.name IS NOT NULL) "
+        "WITH RECURSIVE found (name) AS (SELECT min(name) FROM names WHERE kind = ? UNION ALL SELECT (SELECT "
+        "min(name) FROM names WHERE kind = ? AND name > found.name) FROM found WHERE found.name IS NOT NULL) "
         "SELECT name FROM found WHERE name IS NOT NULL LIMIT 200"
     )
-    return [name for (name,) in index.rows(sql, (kind,))]
+    return [name for (name,) in index.rows(sql, (kind, kind))]
 
 
 def _group(members: Sequence[tuple[Any, ...]]) -> dict[str, Any]:

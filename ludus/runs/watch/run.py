@@ -186,8 +186,8 @@ class WatchedRun:
     def evaluated(self, step: int | None) -> tuple[int, dict[str, float]] | None:
         """Of the evaluation after so many steps, or of the last, the mean reward by task; None: there is none."""
         index = self._listed()
-        sql = "SELECT max(step) FROM episodes WHERE is_eval = 1 AND reward IS NOT NULL AND (?1 IS NULL OR step = ?1)"
-        ((found,),) = index.rows(sql, (step,))
+        sql = "SELECT max(step) FROM episodes WHERE is_eval = 1 AND reward IS NOT NULL AND (? IS NULL OR step = ?)"
+        ((found,),) = index.rows(sql, (step, step))
         if found is None:
             return None
         rows = index.rows(
