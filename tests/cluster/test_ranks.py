@@ -12,6 +12,7 @@ import pytest
 import transformers
 
 import ludus
+from ludus.api.replay import replay
 from ludus.runs.store import RunStore
 
 ROWS = [{"question": f"Guess. It is higher than {bound}."} for bound in range(5)]
@@ -60,6 +61,16 @@ def test_a_run_on_two_ranks_is_resumed_on_one(tiny_model_folder: Path, tmp_path:
     config = make_config(tiny_model_folder, tmp_path, total_train_steps=3)
     resumed = ludus.Trainer(config, ROWS).train(Vowels, resume=True)
     assert resumed.steps == 3 and len(losses(tmp_path / "cut")) == 3
+
+
+def test_a_run_on_two_ranks_is_replayed(tiny_model_folder: Path, tmp_path: Path) -> None:
+    """From its record, on as many ranks: the state that each of them saved is the same to the last bit, though the run
+    had an engine elsewhere and the replay has none."""
+    cut = {"trainer": {"optimizer": {"lr": 1e-3}, "row_tokens": 64, "ranks": 2}, "engine": {"kind": "server"}}
+    ludus.Trainer(make_config(tiny_model_folder, tmp_path, **cut), ROWS).train(Vowels)
+    replayed = replay(tmp_path / "cut", load=lambda path, keys: ludus.load_config(path, list(keys)))
+    assert replayed.weights_equal is True and not replayed.changed
+    assert losses(tmp_path / "cut-replay") == losses(tmp_path / "cut")
 
 
 def test_an_engine_elsewhere_gets_its_weights_from_the_ranks(tiny_model_folder: Path, tmp_path: Path) -> None:
