@@ -14,7 +14,7 @@ import socket
 import threading
 import time
 from collections.abc import Callable, Mapping
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass
 from typing import Any
 from urllib.parse import urlsplit
@@ -96,7 +96,7 @@ class RoleClient(AbstractContextManager["RoleClient"]):
 
     def role_spec(self) -> RoleSpec:
         """What the head has to say. Raises BackendError if it cannot be reached, UserError if it knows no such role."""
-        response = self._ask("GET", "/config", params={"role": self.name, "index": self.index})
+        response = self._insist("GET", "/config", params={"role": self.name, "index": self.index})
         if response.is_error:
             raise UserError(f"the head at {self.head_url} refused {self.name}-{self.index}: {response.text[:300]}")
         answer = response.json()
@@ -112,7 +112,7 @@ class RoleClient(AbstractContextManager["RoleClient"]):
         """
         process = {"attempt": self.attempt, "pid": os.getpid(), "host": socket.gethostname()}
         body = {**process, "url": url, "info": dict(info or {})}
-        response = self._ask("POST", f"/roles/{self.name}/{self.index}", json=body)
+        response = self._insist("POST", f"/roles/{self.name}/{self.index}", json=body)
         if response.is_error:
             raise BackendError(f"the head refused {self.name}-{self.index}: {response.text[:300]}")
         self._beating = threading.Thread(
@@ -144,6 +144,16 @@ class RoleClient(AbstractContextManager["RoleClient"]):
                 logger.warning("the head at %s %s: %s-%d ends", self.head_url, why, self.name, self.index)
                 on_head_lost()
                 return
+
+    def _insist(self, method: str, path: str, **options: Any) -> httpx.Response:
+        """As `_ask`, again and again for as long as a heartbeat would: a process is not lost by one answer that was."""
+        for _ in range(MISSED_HEARTBEATS - 1):
+            with suppress(BackendError):
+                response = self._ask(method, path, **options)
+                if not response.is_server_error:
+                    return response
+            self._left.wait(HEARTBEAT_S)
+        return self._ask(method, path, **options)
 
     def _ask(self, method: str, path: str, **options: Any) -> httpx.Response:
         """Raises BackendError if the head cannot be reached."""

@@ -124,6 +124,31 @@ def test_a_head_that_answers_with_an_error_once_ends_nobody(registry, monkeypatc
             assert was_lost.wait(10)
 
 
+def test_a_process_joins_a_head_that_could_not_answer_at_first(registry, monkeypatch):
+    """Its start is not lost by one answer that was: it asks again, and gives up where nobody ever answers."""
+    monkeypatch.setattr("ludus.cluster.role_client.HEARTBEAT_S", 0.01)
+    key, ask, failing = registry.expect("engine", 0, 0, {"port": 7}), RoleClient._ask, [500, None, 503, 500]
+
+    def fail_sometimes(self, method, path, **options):
+        if not failing:
+            return ask(self, method, path, **options)
+        status = failing.pop()
+        if status is None:
+            raise BackendError("the head cannot be reached")
+        return httpx.Response(status)
+
+    monkeypatch.setattr(RoleClient, "_ask", fail_sometimes)
+    with RoleClient(registry.url, key, "engine", 0) as role_client:
+        assert role_client.role_spec().task == {"port": 7}
+        failing[:] = [500, None]
+        role_client.join()
+    assert registry.find("engine", 0) is not None
+    monkeypatch.undo()
+    monkeypatch.setattr("ludus.cluster.role_client.HEARTBEAT_S", 0.01)
+    with RoleClient("http://127.0.0.1:9", key, "engine", 0) as nobody, pytest.raises(BackendError, match="reached"):
+        nobody.role_spec()
+
+
 def test_a_head_that_is_gone_is_noticed(registry, monkeypatch):
     """A member whose beats reach nobody calls for its end; one that was forgotten does so at once."""
     monkeypatch.setattr("ludus.cluster.role_client.HEARTBEAT_S", 0.01)

@@ -9,26 +9,20 @@ from __future__ import annotations
 
 import asyncio
 import json
-import math
 import random
 import sys
 import time
-from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import httpx
 
+from ludus.checks.bench.load import percentile
+
 _TURNS = 3
 _LEFT_SHARE = 0.1
 """Of the streams that their clients leave after the first piece."""
-
-
-def percentile(values: Sequence[float], percent: float) -> float:
-    """The nearest-rank percentile; nan without values."""
-    ordered = sorted(values)
-    return ordered[max(0, math.ceil(len(ordered) * percent / 100) - 1)] if ordered else math.nan
 
 
 class Clients:
