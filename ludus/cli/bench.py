@@ -25,6 +25,7 @@ from ludus.checks.bench.soak import SoakWork
 from ludus.checks.bench.table import BENCHES
 from ludus.checks.bench.workloads import (
     LORA_RANK,
+    LearnWork,
     MemoryWork,
     OverlapWork,
     PublishWork,
@@ -187,6 +188,28 @@ def step(
     names = names if record else recorded(folder, names)
     _quality(works, folder, name, names if record else (), peers)
     return curves([name, *names], folder, None, as_json)
+
+
+def learn(
+    run: Annotated[Path, Argument(metavar="RUN.YAML", help="A recipe.")],
+    overrides: Overrides = None,
+    name: Annotated[str | None, Option(help="What the curve is called; the recipe's own name without it.")] = None,
+    seeds: Annotated[str, Option(help="A run for each.")] = "0,1,2",
+    folder: Annotated[Path, Option("--curves", help="Where the rewards are kept.")] = CURVES,
+    as_json: JsonFigures = False,
+) -> None:
+    """What does a recipe learn, with these settings, over several seeds?
+
+    Each run's rewards are kept as a curve, and its success on held-out rows
+    beside them, so that algorithms can be compared with `bench curves`.
+
+    [bold]Example:[/]  ludus bench learn recipes/guess/run.yaml algorithm.name=rloo --name guess-rloo
+    """
+    settings = tuple(overrides or ())
+    called = name or load_config(run, settings).name
+    works = [(seed, LearnWork(str(run), settings, seed)) for seed in parse_numbers(seeds, least=0)]
+    _record([(seed, our_runner("learn", work, called)) for seed, work in works], folder)
+    return curves([called], folder, None, as_json)
 
 
 def curves(
@@ -425,10 +448,17 @@ def _quality(works: Sequence[StepWork], folder: Path, name: str, peers: Sequence
     """A run for each work and side, each kept in a file of its own as soon as it is done."""
     runners = [(work.seed, our_runner("step", work, name)) for work in works]
     runners += [(work.seed, peer_runner(peer, "step", work, environments)) for work in works for peer in peers]
-    with counting("quality", len(runners)) as bar:
+    _record(runners, folder)
+
+
+def _record(runners: Sequence[tuple[int, Runner]], folder: Path) -> None:
+    """Run them one after the other, and keep what each learned: its steps, and in a line behind them the rest."""
+    with counting("curves", len(runners)) as bar:
         for seed, runner in runners:
             bar.begin(f"{runner.name}, seed {seed}")
-            write_curve(curve_file(folder, runner.name, seed), runner.run()["steps"])
+            results = runner.run()
+            rest = {key: value for key, value in results.items() if key != "steps"}
+            write_curve(curve_file(folder, runner.name, seed), [*results["steps"], rest])
 
 
 def _turns_headers(long: int) -> dict[str, str]:

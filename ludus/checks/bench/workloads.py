@@ -132,6 +132,16 @@ class ReplicasWork:
 
 
 @dataclass(frozen=True, slots=True)
+class LearnWork:
+    """Train the run of a configuration."""
+
+    run: str
+    """File of the configuration."""
+    overrides: tuple[str, ...]
+    seed: int
+
+
+@dataclass(frozen=True, slots=True)
 class OverlapWork:
     """Train the run of a configuration with tools that take a while before every call of the model."""
 
