@@ -203,7 +203,7 @@ def learn(
     Each run's rewards are kept as a curve, and its success on held-out rows
     beside them, so that algorithms can be compared with `bench curves`.
 
-    [bold]Example:[/]  ludus bench learn recipes/guess/run.yaml algorithm.name=rloo --name guess-rloo
+    [bold]Example:[/]  ludus bench learn run.yaml algorithm.name=rloo --name rloo
     """
     settings = tuple(overrides or ())
     called = name or load_config(run, settings).name
