@@ -8,6 +8,8 @@ import json
 import shutil
 import subprocess
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -83,7 +85,7 @@ class Page:
     def wait_until(self, script: str, timeout_s: float = 30.0) -> Any:
         """The value of a JavaScript expression once it is true."""
         deadline_at = time.monotonic() + timeout_s
-        while not (value := self.run(script)):
+        while (value := self.run(script)) in (None, False, 0, ""):  # an element comes as an empty mapping
             assert time.monotonic() < deadline_at, f"{script} did not become true; the page says:\n{self.text}"
             time.sleep(0.05)
         return value
@@ -158,7 +160,6 @@ class Browser(Page):
         """folder: of its own, for the browser's data."""
         assert CHROMIUM is not None, "there is a browser"
         self._folder = folder
-        self._others: list[Page] = []
         self._process = subprocess.Popen(
             [CHROMIUM, *_FLAGS, f"--user-data-dir={folder}", "about:blank"],
             stdout=subprocess.DEVNULL,
@@ -179,15 +180,20 @@ class Browser(Page):
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        for page in (*self._others, self):
-            page.close()
+        self.close()
         self._end()
 
-    def new_page(self) -> Page:
-        """A second tab of the same person: with the same cookies."""
+    @contextmanager
+    def new_page(self) -> Iterator[Page]:
+        """A second tab of the same person, with the same cookies, before the first one until it is closed."""
         found = httpx.put(f"{self._devtools}/new?about:blank", trust_env=False).json()
-        self._others.append(Page(found["webSocketDebuggerUrl"]))
-        return self._others[-1]
+        page = Page(found["webSocketDebuggerUrl"])
+        try:
+            yield page
+        finally:
+            page.close()
+            httpx.get(f"{self._devtools}/close/{found['id']}", trust_env=False)
+            self._ask("Page.bringToFront")
 
     def _wait_for_port(self) -> int:
         file, deadline_at = self._folder / "DevToolsActivePort", time.monotonic() + _START_S

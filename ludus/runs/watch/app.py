@@ -11,7 +11,6 @@ import asyncio
 import json
 import logging
 from collections.abc import Callable, Sequence
-from pathlib import Path
 from typing import Any
 from urllib.parse import unquote
 
@@ -25,6 +24,7 @@ from ludus.runs.watch.access import Access, secured
 from ludus.runs.watch.compare import compare_runs
 from ludus.runs.watch.events import events_of
 from ludus.runs.watch.folder import RunsFolder
+from ludus.runs.watch.page import STATIC
 from ludus.runs.watch.parameters import (
     MOST_TOKENS,
     Parameters,
@@ -39,7 +39,6 @@ from ludus.runs.watch.run import NotThereError, WatchedRun
 
 logger = logging.getLogger(__name__)
 
-STATIC = Path(__file__).parent / "static"
 _TYPES = {
     ".js": "text/javascript; charset=utf-8",
     ".css": "text/css; charset=utf-8",

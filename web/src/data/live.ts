@@ -8,35 +8,64 @@ export interface Listener {
   episodes?: (count: number) => void;
   state?: (state: RunState) => void;
   connected?: (is: boolean) => void;
+  /** The stream was closed for a while: what was said meanwhile has to be asked for. */
+  missed?: () => void;
 }
 
-interface Stream {
-  source: EventSource;
-  listeners: Set<Listener>;
-  isOpen: boolean;
+class Stream {
+  readonly listeners = new Set<Listener>();
+  isOpen = false;
+  private source: EventSource | null = null;
+
+  constructor(readonly run: string) {
+    this.open();
+  }
+
+  open(): void {
+    if (this.source) return;
+    const source = new EventSource(`/api/runs/${encodeURIComponent(this.run)}/events`);
+    const on = <T>(kind: string, call: (data: T) => void) =>
+      source.addEventListener(kind, (event) => call(JSON.parse((event as MessageEvent<string>).data)));
+    on<{ step: number; metrics: Record<string, Num> }>("step", ({ step, metrics }) =>
+      this.tell((it) => it.step?.(step, metrics)),
+    );
+    on<{ count: number }>("episodes", ({ count }) => this.tell((it) => it.episodes?.(count)));
+    on<{ state: RunState }>("state", ({ state }) => this.tell((it) => it.state?.(state)));
+    source.onopen = () => this.connected(true);
+    source.onerror = () => this.connected(false);
+    this.source = source;
+  }
+
+  close(): void {
+    this.source?.close();
+    this.source = null;
+    this.connected(false);
+  }
+
+  tell(call: (listener: Listener) => void): void {
+    this.listeners.forEach(call);
+  }
+
+  private connected(is: boolean): void {
+    this.isOpen = is;
+    this.tell((it) => it.connected?.(is));
+  }
 }
 
 const streams = new Map<string, Stream>();
 
-function open(run: string): Stream {
-  const source = new EventSource(`/api/runs/${encodeURIComponent(run)}/events`);
-  const stream: Stream = { source, listeners: new Set(), isOpen: false };
-  const tell = (call: (listener: Listener) => void) => stream.listeners.forEach(call);
-  const on = <T>(kind: string, call: (data: T) => void) =>
-    source.addEventListener(kind, (event) => call(JSON.parse((event as MessageEvent<string>).data)));
-  on<{ step: number; metrics: Record<string, Num> }>("step", ({ step, metrics }) =>
-    tell((it) => it.step?.(step, metrics)),
-  );
-  on<{ count: number }>("episodes", ({ count }) => tell((it) => it.episodes?.(count)));
-  on<{ state: RunState }>("state", ({ state }) => tell((it) => it.state?.(state)));
-  const connected = (is: boolean) => {
-    stream.isOpen = is;
-    tell((it) => it.connected?.(is));
-  };
-  source.onopen = () => connected(true);
-  source.onerror = () => connected(false);
-  return stream;
-}
+// A browser opens six connections to a server, whatever the number of tabs: those that nobody looks at keep none.
+document.addEventListener("visibilitychange", () => {
+  for (const stream of streams.values()) {
+    if (document.hidden) stream.close();
+    else {
+      stream.open();
+      stream.tell((it) => it.missed?.());
+    }
+  }
+});
+addEventListener("pagehide", () => streams.forEach((stream) => stream.close()));
+addEventListener("pageshow", (event) => event.persisted && streams.forEach((stream) => stream.open()));
 
 /** Listens to a run as long as the component is there. */
 export function useLive(run: string | null, listener: Listener): void {
@@ -44,20 +73,21 @@ export function useLive(run: string | null, listener: Listener): void {
   latest.current = listener;
   useEffect(() => {
     if (run === null || isReport) return;
-    const stream = streams.get(run) ?? open(run);
+    const stream = streams.get(run) ?? new Stream(run);
     streams.set(run, stream);
     const own: Listener = {
       step: (...all) => latest.current.step?.(...all),
       episodes: (...all) => latest.current.episodes?.(...all),
       state: (...all) => latest.current.state?.(...all),
       connected: (...all) => latest.current.connected?.(...all),
+      missed: () => latest.current.missed?.(),
     };
     stream.listeners.add(own);
     own.connected!(stream.isOpen);
     return () => {
       stream.listeners.delete(own);
       if (stream.listeners.size) return;
-      stream.source.close();
+      stream.close();
       streams.delete(run);
     };
   }, [run]);

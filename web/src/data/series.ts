@@ -33,6 +33,7 @@ function merge(metrics: Metrics, step: number, values: Record<string, Num>): Met
 
 export function useSeries(run: string, names: string[]): Series {
   const [state, setState] = useState<Series>({ data: null, error: null });
+  const [round, setRound] = useState(0);
   const asked = names.join(",");
   useEffect(() => {
     if (!asked) return;
@@ -42,8 +43,9 @@ export function useSeries(run: string, names: string[]): Series {
       (error: Error) => abort.signal.aborted || setState({ data: null, error: error.message }),
     );
     return () => abort.abort();
-  }, [run, asked]);
+  }, [run, asked, round]);
   useLive(run, {
+    missed: () => setRound((number) => number + 1),
     step: (step, values) => setState((old) => (old.data ? { ...old, data: merge(old.data, step, values) } : old)),
   });
   return state;

@@ -1,6 +1,7 @@
 /** A list of which only what is seen is in the page: 10^5 rows cost what 50 cost. Arrow keys, j and k walk through it. */
 import type { ComponentChildren } from "preact";
 import { useEffect, useLayoutEffect, useRef, useState } from "preact/hooks";
+import { useKeys } from "../keys";
 
 export function VirtualList(props: {
   label: string;
@@ -32,12 +33,13 @@ export function VirtualList(props: {
   const last = Math.min(count - 1, Math.ceil((top + height) / rowHeight) + 8);
   useEffect(() => props.onRange?.(first, last), [first, last, count]);
 
+  const focusOn = (index: number) => {
+    const found = box.current!.querySelector<HTMLElement>(`[data-row="${index}"]`);
+    wantsFocus.current = !found; // it is not drawn yet
+    found?.focus({ preventScroll: true });
+  };
   useLayoutEffect(() => {
-    if (!wantsFocus.current) return;
-    const found = box.current!.querySelector<HTMLElement>(`[data-row="${current}"]`);
-    if (!found) return;
-    wantsFocus.current = false;
-    found.focus({ preventScroll: true });
+    if (wantsFocus.current) focusOn(current);
   });
 
   const move = (to: number) => {
@@ -47,16 +49,19 @@ export function VirtualList(props: {
     if (y < element.scrollTop) element.scrollTop = y;
     else if (y + rowHeight > element.scrollTop + element.clientHeight)
       element.scrollTop = y + rowHeight - element.clientHeight;
-    wantsFocus.current = true;
     setTop(element.scrollTop);
     props.onCurrent(index);
+    focusOn(index);
   };
+  const isFocused = () => box.current!.contains(document.activeElement) && document.activeElement !== box.current;
+  useKeys([
+    { key: "j", does: "the next row", run: () => move(isFocused() ? current + 1 : current) },
+    { key: "k", does: "the row before", run: () => move(isFocused() ? current - 1 : current) },
+  ]);
   const page = Math.max(1, Math.floor(height / rowHeight) - 1);
   const steps: Record<string, number> = {
     ArrowDown: 1,
-    j: 1,
     ArrowUp: -1,
-    k: -1,
     PageDown: page,
     PageUp: -page,
     Home: -count,
@@ -88,7 +93,7 @@ export function VirtualList(props: {
         const by = steps[event.key];
         if (by === undefined || event.ctrlKey || event.metaKey || event.altKey || !count) return;
         event.preventDefault();
-        move(document.activeElement === box.current ? current : current + by);
+        move(isFocused() ? current + by : current);
       }}
     >
       <div role="list" aria-label={props.label} style={{ height: `${count * rowHeight}px` }}>

@@ -42,7 +42,8 @@ const sum = (values: number[]) => values.reduce((a, b) => a + b, 0);
 function useRounds(run: string): number {
   const [round, setRound] = useState(0);
   const [wanted, setWanted] = useState(0);
-  useLive(run, { step: () => setWanted((number) => number + 1) });
+  const more = () => setWanted((number) => number + 1);
+  useLive(run, { step: more, missed: more });
   useEffect(() => {
     if (wanted === round) return;
     const timer = setTimeout(() => setRound(wanted), 2000);

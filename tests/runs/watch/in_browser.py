@@ -1,0 +1,289 @@
+"""What a person does with `ludus watch`, in a real browser."""
+
+from __future__ import annotations
+
+import json
+import re
+import sqlite3
+import subprocess
+import sys
+from array import array
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+import httpx
+import pytest
+
+from ludus.runs.store import RunStore
+from ludus.runs.tokens import TokenColumns, write_tokens
+from ludus.runs.watch.page import one_file
+from tests.runs.browser import Browser, Page
+from tests.runs.conftest import fill_run
+
+pytestmark = pytest.mark.timeout(300)
+
+AXE = Path("build/axe/axe_playwright_python/axe.min.js")
+_FAULTS = "r => r.violations.map(v => [v.impact, v.id, v.nodes[0].html.slice(0, 300)])"
+_NUM_STEPS = 12
+_LOSS = 0.125
+_CONFIG = "name: {name}\nmodel: {{}}\nseed: 0\n"
+
+
+class Watched:
+    """A folder of two runs, the server that shows it, and a browser in front of it."""
+
+    def __init__(self, root: Path, link: str, page: Browser) -> None:
+        self.page = page
+        self.link = link
+        self.origin, self.key = re.match(r"(http://127\.0\.0\.1:\d+)/\?key=([^#]+)", link).groups()  # type: ignore[union-attr]
+        self.run = root / "first"
+
+    def get(self, path: str) -> Any:
+        answer = httpx.get(
+            self.origin + path, headers={"authorization": f"Bearer {self.key}"}, trust_env=False, timeout=30
+        )
+        answer.raise_for_status()
+        return answer.json()
+
+    @property
+    def run_id(self) -> str:
+        [found] = [run["id"] for run in self.get("/api/runs")["runs"] if run["name"] == "first"]
+        return str(found)
+
+    def show(self, place: str, *texts: str, page: Page | None = None) -> None:
+        page = page or self.page
+        page.open("about:blank")  # another place of one page is no new page to a browser
+        page.open(f"{self.origin}/#/{place}")
+        page.wait_for(*texts)
+
+    def rows(self, sql: str) -> list[tuple[Any, ...]]:
+        with closing(sqlite3.connect(f"file:{self.run / 'run.db'}?mode=ro", uri=True)) as db:
+            return db.execute(sql).fetchall()
+
+
+def _write_losses(store: RunStore, step: int) -> None:
+    """What the loss used of the tokens of a step, the same of each."""
+    turns = [
+        (turn.id, len(turn.sampled.token_ids))
+        for number in range(8 * step, 8 * step + 8)
+        if (episode := store.episode(f"ep-{number}")).outcome.kind == "ok"
+        for turn in episode.session.turns
+    ]
+    num = sum(length for _, length in turns)
+    losses = array("f", [_LOSS / num] * num)
+    others = {name: array("f", [0.5] * num).tobytes() for name in ("trained_logprob", "ratio", "weight", "entropy")}
+    columns = TokenColumns(
+        [(number, length) for number, (_, length) in enumerate(turns)], {**others, "loss": losses.tobytes()}
+    )
+    write_tokens(store.folder, step, columns, {n: (turn, range(length)) for n, (turn, length) in enumerate(turns)})
+    store.add_metrics(step, {"train/loss": sum(losses)})
+
+
+@pytest.fixture(scope="module")
+def watched(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Watched]:
+    root = tmp_path_factory.mktemp("runs")
+    for name, seed in (("first", 0), ("second", 1)):
+        with RunStore.create(root, name, _CONFIG.format(name=name)) as store:
+            fill_run(store, num_steps=_NUM_STEPS, seed=seed)
+            _write_losses(store, _NUM_STEPS - 1)
+    command = [sys.executable, "-m", "ludus", "watch", str(root), "--port", "0", "--no-open"]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    try:
+        said = ""
+        while (found := re.search(r"http://127\.0\.0\.1:\S+", said)) is None:
+            line = process.stdout.readline()  # type: ignore[union-attr]
+            assert line, f"the server did not start; it said:\n{said}"
+            said += line
+        with Browser(tmp_path_factory.mktemp("browser")) as page:
+            page.open(found[0])
+            page.wait_for("Runs")  # the key is a cookie now
+            yield Watched(root, found[0], page)
+    finally:
+        process.terminate()
+        process.communicate(timeout=30)
+
+
+@pytest.fixture(autouse=True)
+def is_clean(watched: Watched) -> Iterator[None]:
+    """No test leaves an error on the console, and nothing is asked of anyone but the server."""
+    watched.page.resize(1280, 800)
+    watched.page.prefer("light")
+    watched.page.complaints.clear()
+    watched.page.requests.clear()
+    yield
+    watched.page.text  # noqa: B018 # events that are on their way come with the answer
+    assert watched.page.complaints == []
+    away = [url for url in watched.page.requests if not url.startswith((watched.origin, "about:", "data:", "file:"))]
+    assert away == []
+
+
+def test_a_point_arrives_while_one_looks(watched: Watched) -> None:
+    """From the printed link to the run, where a step that is trained meanwhile appears without a reload."""
+    page = watched.page
+    page.open(watched.link)
+    page.wait_for("Runs", "first", "second")
+    assert "key=" not in page.address
+    page.click("first")
+    page.wait_for("Curves", "rollout/reward", "Where tokens go")
+    page.wait_until("document.querySelectorAll('.chart canvas').length > 3")
+    page.wait_until(f"document.querySelector('[data-live=step]').innerText === '{_NUM_STEPS - 1}'")
+    page.run("window.isSame = true")
+    with RunStore.open(watched.run) as store:
+        store.add_metrics(_NUM_STEPS, {"rollout/reward": 0.4321, "train/entropy": 0.2})
+    page.wait_until(f"document.querySelector('[data-live=step]').innerText === '{_NUM_STEPS}'")
+    page.wait_for("0.432")
+    assert page.run("window.isSame"), "the page was not loaded anew"
+
+
+def test_from_failed_episodes_to_a_token_with_the_keyboard_alone(watched: Watched) -> None:
+    """Filter, open, walk to a token, read what was recorded of it; a second tab shows it by its link."""
+    page = watched.page
+    watched.show(f"run/{quote(watched.run_id)}", "Curves")
+    page.press("g", "e")
+    ((failed,),) = watched.rows("SELECT count(*) FROM episodes WHERE outcome = 'failed'")
+    assert failed
+    page.wait_until("document.querySelector('[data-total]')")
+    page.press("f")
+    page.wait_until(f"document.querySelector('[data-total]')?.dataset.total === '{failed}'")
+    assert "outcome=failed" in page.wait_until("location.hash.includes('outcome') && location.hash")
+    page.press("Enter")
+    page.wait_for("the agent raised ValueError", "Turns")
+    page.press("t")
+    page.wait_until("document.querySelectorAll('.tok.sampled').length > 1")
+    page.run("document.querySelector('.token-lines').focus()")
+    page.press("End")
+    page.wait_for("sampled logprob")
+    shown = page.run("document.querySelector('.token-details dd').innerText")
+    address = page.wait_until("location.hash.includes('i=') && location.href")
+    turn = re.search(r"turn-?=?([^&]*)", page.run("document.querySelector('.graph [aria-pressed=true]').innerText"))
+    episode = re.search(r"/episode/([^/]+)/", address)[1]  # type: ignore[index]
+    with RunStore.look(watched.run) as store:
+        turns = store.episode(episode).session.turns
+    recorded = [turn_.sampled.logprobs[-1] for turn_ in turns]
+    assert any(f"{logprob:.6f}".replace("-", "−") in shown for logprob in recorded), (shown, recorded, turn)
+    with page.new_page() as second:
+        second.open(address)
+        second.wait_for("sampled logprob")
+        assert second.run("document.querySelector('.token-details dd').innerText") == shown
+        assert second.complaints == []
+
+
+def test_rewards_filter_and_words_are_found(watched: Watched) -> None:
+    """The handles of the histogram and the search leave those episodes that the record says."""
+    page = watched.page
+    watched.show(f"run/{quote(watched.run_id)}/episodes", "Episodes")
+    page.wait_until("document.querySelectorAll('.handle').length === 2")
+    page.run("document.querySelector('.handle').focus()")
+    for _ in range(4):
+        page.press("ArrowRight")
+    least = float(page.wait_until("document.querySelector('.handle').getAttribute('aria-valuenow')"))
+    page.wait_until("location.hash.includes('reward_min')")
+    ((above,),) = watched.rows(f"SELECT count(*) FROM episodes WHERE reward >= {least}")
+    page.wait_until(f"document.querySelector('[data-total]')?.dataset.total === '{above}'")
+    page.press("x")
+    ((all_of_them,),) = watched.rows("SELECT count(*) FROM episodes")
+    page.wait_until(f"document.querySelector('[data-total]')?.dataset.total === '{all_of_them}'")
+    page.press("/")
+    page.press(*"nowhere")
+    page.wait_for("No episode is like that")
+    page.press("Escape", "x")
+    page.wait_until(f"document.querySelector('[data-total]')?.dataset.total === '{all_of_them}'")
+
+
+def test_the_losses_of_all_tokens_are_the_loss_of_the_step(watched: Watched) -> None:
+    """The page adds up every token that it can show, and comes to what the trainer reported."""
+    page = watched.page
+    watched.show(f"run/{quote(watched.run_id)}/step/{_NUM_STEPS - 1}", "Loss", "as the trainer reported it")
+    page.click("Add up")
+    total = float(page.wait_until("document.querySelector('[data-sum]')?.dataset.sum"))
+    assert total == pytest.approx(_LOSS, abs=1e-6)
+    assert page.text.count("equal") == 2
+
+
+def test_siblings_and_runs_stand_side_by_side(watched: Watched) -> None:
+    """A group's members with what differs marked; two runs with their numbers, or why they have no pairs."""
+    page = watched.page
+    run = watched.run_id
+    ((group,),) = watched.rows("SELECT group_id FROM episodes LIMIT 1")
+    watched.show(f"run/{quote(run)}/group/{group}", "members", "marked")
+    page.wait_until("document.querySelectorAll('.member').length === 8")
+    page.wait_until("document.querySelectorAll('.member mark').length")
+    ids = [each["id"] for each in watched.get("/api/runs")["runs"]]
+    watched.show(f"compare?a={quote(ids[0])}&b={quote(ids[1])}", "All numbers", "rollout/reward")
+
+
+def _views(watched: Watched) -> list[tuple[str, str]]:
+    run = quote(watched.run_id)
+    ((episode, group),) = watched.rows("SELECT id, group_id FROM episodes WHERE outcome = 'ok' LIMIT 1")
+    ids = [quote(each["id"]) for each in watched.get("/api/runs")["runs"]]
+    return [
+        ("", "first"),
+        (f"run/{run}", "Curves"),
+        (f"run/{run}/steps", "Reward"),
+        (f"run/{run}/step/{_NUM_STEPS - 1}", "as the trainer reported it"),
+        (f"run/{run}/episodes", "First words"),
+        (f"run/{run}/group/{group}", "marked"),
+        (f"run/{run}/episode/{episode}", "Guess"),
+        (f"run/{run}/episode/{episode}/time", "Turns"),
+        (f"run/{run}/episode/{episode}/prompt", "as the model saw them"),
+        (f"run/{run}/episode/{episode}/tokens?i=0", "1 of"),
+        (f"run/{run}/branches", "Branches"),
+        (f"run/{run}/branch?episode={episode}", "What the model is told"),
+        (f"run/{run}/chat", "Chat"),
+        (f"compare?a={ids[0]}&b={ids[1]}", "All numbers"),
+    ]
+
+
+def test_every_view_can_be_read_by_everybody_and_on_a_phone(watched: Watched) -> None:
+    """axe-core finds no serious fault, light or dark, and at 390 pixels nothing stands beside the screen."""
+    assert AXE.exists(), "axe-core is not here: `make machine` fetches it"
+    page = watched.page
+    watched.show("", "first")
+    page.run(f"{AXE.read_text('utf-8')}; undefined")
+    page.resize(390, 844)
+    for place, text in _views(watched):
+        page.run(f"location.hash = {json.dumps('#/' + place)}")
+        page.wait_for(text)
+        assert page.run("document.documentElement.scrollWidth") <= 390, place
+        for scheme, rules in (("light", ""), ("dark", "{runOnly: ['color-contrast']}")):
+            page.prefer(scheme)
+            page.wait_until(f"document.documentElement.dataset.theme === '{scheme}'")
+            found = page.run(f"axe.run({rules}).then({_FAULTS})")
+            assert [fault for fault in found if fault[0] in ("serious", "critical")] == [], (place, scheme)
+
+
+def test_help_names_the_keys_and_gives_way(watched: Watched) -> None:
+    """`?` opens it, Escape closes it, and the keys that it names hold."""
+    page = watched.page
+    watched.show(f"run/{quote(watched.run_id)}/episodes", "task-")
+    page.press("?")
+    page.wait_for("Keys", "failed episodes only")
+    page.press("Escape")
+    page.wait_until("!document.querySelector('dialog')")
+    page.press("j", "j")
+    page.wait_until("document.activeElement.dataset.row === '1'")
+    page.press("d")
+    page.wait_until("document.documentElement.dataset.theme === 'dark'")
+    page.press("d", "u")
+    page.wait_for("Curves")
+
+
+def test_a_report_in_one_file_is_the_same_page(watched: Watched, tmp_path: Path) -> None:
+    """With the server's answers inside, it opens from the disk, filters, shows tokens, and asks nobody."""
+    run = f"/api/runs/{quote(watched.run_id)}"
+    routes = ["/api/runs", run, f"{run}/health", f"{run}/ledger"]
+    data = {route: watched.get(route) for route in routes}
+    data[f"{run}/metrics"] = watched.get(f"{run}/metrics?names={','.join(data[run]['metrics'])}")
+    data[f"{run}/episodes"] = watched.get(f"{run}/episodes?limit=1000")
+    report = tmp_path / "report.html"
+    report.write_text(one_file(data), "utf-8")
+    page = watched.page
+    page.open(f"{report.as_uri()}#/run/{quote(watched.run_id)}/episodes?outcome=failed")
+    ((failed,),) = watched.rows("SELECT count(*) FROM episodes WHERE outcome = 'failed'")
+    page.wait_until(f"document.querySelector('[data-total]')?.dataset.total === '{failed}'")
+    page.press("g", "o")
+    page.wait_for("Curves", "Where tokens go")
+    assert {url.partition("#")[0] for url in page.requests} == {report.as_uri()}
