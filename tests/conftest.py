@@ -23,6 +23,7 @@ hypothesis.settings.register_profile("fuzz", max_examples=1000, deadline=None)
 
 # Where several processes share the files, whoever gets one of these last would work on it alone at the end.
 LONGEST = (
+    "tests/checks/verify/test_chaos.py",
     "tests/cluster/test_recovery.py",
     "tests/cluster/test_ranks.py",
     "tests/cluster/test_ray.py",
@@ -30,6 +31,7 @@ LONGEST = (
     "tests/checks/verify/test_ranks.py",
     "tests/trainer/test_sharded.py",
     "tests/checks/verify/test_resume.py",
+    "tests/checks/verify/test_replay.py",
     "tests/checks/verify/test_signals.py",
     "tests/cluster/serve/test_two_machines.py",
     "tests/cluster/test_workers.py",

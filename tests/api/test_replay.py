@@ -8,8 +8,9 @@ from typing import Any
 
 import pytest
 
-import ludus
 from ludus.api.replay import Replayed, replay
+from ludus.api.trainer import Trainer
+from ludus.config import Config, load_config
 from ludus.errors import ConfigError, UserError
 from ludus.runs.store import RunStore
 
@@ -43,14 +44,14 @@ def trained(tiny_model_folder: Path, tmp_path: Path) -> Any:
             "checkpoint": {"every_steps": 1, "keep": 3},
             "total_train_steps": 3,
         }
-        ludus.Trainer(ludus.Config(**{**values, **changes}), ROWS).train(letters)
+        Trainer(Config(**{**values, **changes}), ROWS).train(letters)
         return tmp_path / name
 
     return train
 
 
 def again(folder: Path, *overrides: str, from_step: int = 0) -> Replayed:
-    return replay(folder, overrides, load=lambda path, keys: ludus.load_config(path, list(keys)), from_step=from_step)
+    return replay(folder, overrides, load=lambda path, keys: load_config(path, list(keys)), from_step=from_step)
 
 
 def metrics_of(folder: Path, names: Sequence[str]) -> list[list[float]]:
@@ -112,8 +113,8 @@ def test_other_settings_are_offline_training(trained: Any) -> None:
 def test_what_the_record_has_not_is_named(trained: Any) -> None:
     """A run that went on with other settings in the middle, and one whose record lost what a step was given."""
     played = trained(total_train_steps=2)
-    config = ludus.load_config(played / "config.yaml", ["trainer.optimizer.lr=1e-4", "total_train_steps=3"])
-    ludus.Trainer(config, ROWS).train(letters, resume=True)
+    config = load_config(played / "config.yaml", ["trainer.optimizer.lr=1e-4", "total_train_steps=3"])
+    Trainer(config, ROWS).train(letters, resume=True)
     with pytest.raises(
         UserError, match=r"other settings until step 2 \(trainer.optimizer.lr; config.until-000002.yaml"
     ):

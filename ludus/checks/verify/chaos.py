@@ -233,7 +233,11 @@ class _Disturbed:
         kind = self._kinds.pop(0)
         for_s = self._rng.uniform(0.2, _LONGEST_S.get(kind, 0.2))
         with suppress(ProcessLookupError, FileNotFoundError):  # it has ended by itself meanwhile
-            self._faults[kind](pid, for_s)
+            try:
+                self._faults[kind](pid, for_s)
+            except PermissionError:  # a container may keep descriptors of others to themselves
+                kind = "stop"
+                self._faults[kind](pid, for_s)
         name = "all" if kind == "clock" else name
         about = {"kind": kind, "process": name, "for_s": round(for_s, 1) if kind in _LONGEST_S else None}
         self.faults.append({**about, "after_step": self._trained_steps()})
