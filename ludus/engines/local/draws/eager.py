@@ -6,6 +6,7 @@ Shapes: N rows, V vocabulary, B blocks of the vocabulary, C tokens of a block.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import islice
 
 import torch
 from torch import Tensor
@@ -71,7 +72,7 @@ class EagerSampling:
             ids_N[greedy] = torch.tensor(greedy_ids, device=ids_N.device)
         logprobs_N = (probs_NV.gather(1, ids_N[:, None])[:, 0] / total_N).log()
         tops = _top_logprobs(probs_NV, total_N, requests)
-        kept = [_kept_ids(probs_NV[row]) if each.sampling.cuts else () for row, each in enumerate(requests)]
+        kept = _kept_ids(probs_NV, requests)
         # together, because a card is waited for each time something is read from it
         drawn = zip(*torch.stack((ids_N.double(), logprobs_N.double())).tolist(), tops, kept, strict=True)
         return [SampledToken(int(token_id), logprob, top, kept_ids) for token_id, logprob, top, kept_ids in drawn]
@@ -128,27 +129,30 @@ def penalise(logits_V: Tensor, request: SamplingRequest) -> Tensor:
     return logits_V - sampling.frequency_penalty * counts_V - sampling.presence_penalty * (counts_V > 0)
 
 
-def kept_threshold(probs_V: Tensor, sampling: Sampling) -> Tensor:
-    """Smallest probability that is kept: top-k, then top-p of what is left, then min-p.
+def kept_thresholds(probs_NV: Tensor, samplings: Sequence[Sampling]) -> Tensor:
+    """Smallest probability that each row keeps, (N,): top-k, then top-p of what is left, then min-p.
 
-    probs_V: unnormalised. Tokens that tie with the last one kept are kept too.
+    probs_NV: unnormalised. Tokens that tie with the last one kept are kept too.
     """
-    threshold = sampling.min_p * probs_V.max()
-    if sampling.top_k:
-        best_K = probs_V.topk(min(sampling.top_k, len(probs_V))).values
-        total = best_K.sum()
-        threshold = torch.maximum(threshold, best_K[-1])
-    else:
-        total = probs_V.sum()
-        # All tokens below this together weigh less than what top-p cuts off, so they need no sorting; the half
-        # leaves room for rounding.
-        negligible = 0.5 * (1 - sampling.top_p) * total / len(probs_V)
-        best_K = probs_V[probs_V >= negligible].sort(descending=True).values
-    if sampling.top_p < 1.0:
-        before_K = best_K.double().cumsum(-1) - best_K
-        num_kept = int((before_K < sampling.top_p * total).sum())
-        threshold = torch.maximum(threshold, best_K[max(1, num_kept) - 1])
-    return threshold
+    vocab_size, device = probs_NV.shape[1], probs_NV.device
+    top_k_N = torch.tensor([each.top_k or vocab_size for each in samplings], device=device).clamp_(max=vocab_size)
+    top_p_N, min_p_N = torch.tensor([[each.top_p, each.min_p] for each in samplings], device=device).T
+    has_top_k_N, has_top_p_N = top_k_N < vocab_size, top_p_N < 1.0
+    # All tokens below this together weigh less than what top-p cuts off, so they need no sorting; the half leaves room
+    # for rounding.
+    negligible_N = 0.5 * (1 - top_p_N) * probs_NV.sum(1) / vocab_size
+    num_sorted_N = torch.where(has_top_k_N, top_k_N, (probs_NV >= negligible_N[:, None]).sum(1))
+    num_sorted_N = torch.where(has_top_k_N | has_top_p_N, num_sorted_N, 1)
+    best_NK = probs_NV.topk(int(num_sorted_N.max())).values
+    is_left_NK = torch.arange(best_NK.shape[1], device=device) < top_k_N[:, None]
+    best_NK = torch.where(is_left_NK, best_NK, 0.0)
+    total_N = torch.where(has_top_k_N, best_NK.sum(1), probs_NV.sum(1))
+    before_NK = best_NK.double().cumsum(1) - best_NK
+    num_kept_N = (before_NK < (top_p_N * total_N)[:, None]).sum(1)
+    last_N = torch.where(has_top_p_N, torch.minimum(num_kept_N.clamp_(min=1), top_k_N), top_k_N)
+    last_kept_N = best_NK.gather(1, last_N.clamp(max=best_NK.shape[1])[:, None] - 1)[:, 0]
+    cut_N = torch.where(has_top_k_N | has_top_p_N, last_kept_N, 0.0)
+    return torch.maximum(min_p_N * best_NK[:, 0], cut_N)
 
 
 def _shift(logits_NV: Tensor, out_NV: Tensor, softcap: float | None) -> None:
@@ -162,17 +166,27 @@ def _shift(logits_NV: Tensor, out_NV: Tensor, softcap: float | None) -> None:
 
 def _truncate(probs_NV: Tensor, requests: Sequence[SamplingRequest]) -> None:
     """Sets what top-k, top-p and min-p cut to zero."""
-    for row, request in enumerate(requests):
-        # greedy keeps the whole distribution: it draws nothing from it
-        if request.sampling.truncates and not request.sampling.is_greedy:
-            probs_V = probs_NV[row]
-            probs_V.masked_fill_(probs_V < kept_threshold(probs_V, request.sampling), 0.0)
+    # greedy keeps the whole distribution: it draws nothing from it
+    rows = [row for row, each in enumerate(requests) if each.sampling.truncates and not each.sampling.is_greedy]
+    if rows:
+        probs_RV = probs_NV[rows]
+        thresholds_R = kept_thresholds(probs_RV, [requests[row].sampling for row in rows])
+        probs_NV[rows] = probs_RV.masked_fill_(probs_RV < thresholds_R[:, None], 0.0)
 
 
-def _kept_ids(probs_V: Tensor) -> tuple[int, ...] | None:
-    """The tokens that could be drawn. None: more than MAX_KEPT_IDS."""
-    ids_K = probs_V.nonzero()[:, 0]
-    return tuple(ids_K.tolist()) if len(ids_K) <= MAX_KEPT_IDS else None
+def _kept_ids(probs_NV: Tensor, requests: Sequence[SamplingRequest]) -> list[tuple[int, ...] | None]:
+    """Per row the tokens that could be drawn, where the sampling cuts. None: more than MAX_KEPT_IDS."""
+    kept: list[tuple[int, ...] | None] = [()] * len(requests)
+    rows = [row for row, each in enumerate(requests) if each.sampling.cuts]
+    if not rows:
+        return kept
+    is_kept_RV = probs_NV[rows] > 0
+    counts = is_kept_RV.sum(1).tolist()
+    told = [at for at, count in enumerate(counts) if count <= MAX_KEPT_IDS]
+    ids = iter(is_kept_RV[told].nonzero()[:, 1].tolist())
+    for row, count in zip(rows, counts, strict=True):
+        kept[row] = None if count > MAX_KEPT_IDS else tuple(islice(ids, count))
+    return kept
 
 
 def _top_logprobs(

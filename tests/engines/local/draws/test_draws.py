@@ -14,7 +14,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from ludus.engines.local.draws.base import SamplingRequest, capped, uniform
-from ludus.engines.local.draws.eager import EagerSampling, inverse_cdf, kept_threshold
+from ludus.engines.local.draws.eager import EagerSampling, inverse_cdf, kept_thresholds
 from ludus.engines.local.draws.native import NativeSampling
 from ludus.engines.local.draws.select import choose_sampling_kernel
 from ludus.engines.sequence import SampledToken
@@ -167,8 +167,11 @@ BY_HAND = torch.tensor([0.4, 0.2, 0.15, 0.1, 0.05, 0.04, 0.03, 0.01, 0.0099, 0.0
     ],
 )
 def test_truncation_keeps_what_was_computed_by_hand(sampling: Sampling, num_kept: int) -> None:
-    """Top-k, then top-p of what is left, then min-p relative to the likeliest."""
-    assert int((kept_threshold(BY_HAND, sampling) <= BY_HAND).sum()) == num_kept
+    """Top-k, then top-p of what is left, then min-p relative to the likeliest; alone and beside other rows."""
+    assert int((kept_thresholds(BY_HAND[None], [sampling]) <= BY_HAND).sum()) == num_kept
+    others = [Sampling(top_k=9), sampling, Sampling(min_p=0.9), Sampling(top_p=0.99)]
+    together = kept_thresholds(BY_HAND.expand(4, -1), others)
+    assert int((together[1] <= BY_HAND).sum()) == num_kept
 
 
 @settings(max_examples=100, deadline=None)
@@ -177,7 +180,7 @@ def test_a_nucleus_is_the_smallest_that_weighs_enough(seed: int, top_p: float, s
     """Flat or peaked, what top-p keeps weighs at least top-p, and without its last token less."""
     generator = torch.Generator().manual_seed(seed)
     probs = (torch.randn(500, generator=generator) * spread).softmax(-1).double().float()
-    kept = probs[probs >= kept_threshold(probs, Sampling(top_p=top_p))].double()
+    kept = probs[probs >= kept_thresholds(probs[None], [Sampling(top_p=top_p)])].double()
     assert kept.sum() >= top_p * probs.double().sum() - 1e-5
     if len(kept.unique()) == len(kept):
         assert kept.sum() - kept.min() < top_p * probs.double().sum() + 1e-5
