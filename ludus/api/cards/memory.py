@@ -29,8 +29,8 @@ LOGIT_COPIES = 7
 ROUNDING_BYTES = 40 << 24
 # AdamW with moments in bf16: as many numbers at a time, with both moments, their ratio and chance.
 HALF_STEP_BYTES = 40 << 24
-# `create_block_mask` looks at every pair of tokens of a row.
-MASK_BYTES = 4
+# Who sees whom in a row: for each pair of blocks of so many tokens whether anything is seen, and lists of them.
+MASK_BLOCK, MASK_BYTES = 128, 64
 # What graphs of steps keep beside the largest of them; and rows that are sampled at a time, with their copies in fp32.
 GRAPH_BYTES = 256 << 20
 SAMPLED_ROWS, SAMPLED_BYTES = 256, 16
@@ -160,7 +160,7 @@ class RowCost:
         """The most that a row of so many tokens takes, the step's own included."""
         tokens = -(-num_tokens // ROW_BLOCK) * ROW_BLOCK
         head = min(tokens, self.chunk) * self.logits + self.head_gradient
-        computed = tokens * self.kept + max(tokens * self.passing, head) + MASK_BYTES * tokens * tokens
+        computed = tokens * self.kept + max(tokens * self.passing, head) + MASK_BYTES * (-(-tokens // MASK_BLOCK)) ** 2
         return max(computed, self.step)
 
 
