@@ -18,6 +18,7 @@
 #   make web     build the page of `ludus watch` from web/ (needs npm);   make check-web   see that what is committed is that
 #   make chaos   kill, stop, cut off and deny its disk to a run 50 times, for three seeds (about an hour)
 #   make audit   weaknesses known of what is installed, its licences, and a list of it (CycloneDX), in build/audit
+#   make server-fields  download the wheels of vLLM and SGLang and hold what stands in for them to what these take
 #   make public-names   download the originals' wheels and write the lists of their public names that the tables are held to
 #   make lint    ruff          make check   strict types          make bench   measure this machine
 
@@ -49,7 +50,7 @@ export PYTHONDONTWRITEBYTECODE :=
 # Frameworks that do not install together with ours: each gets the environment that its requirements.txt locks.
 FRAMEWORKS := $(patsubst tests/%/requirements.txt,.%/.ready,$(wildcard tests/frameworks/*/requirements.txt))
 
-.PHONY: web check-web attack audit chaos demo test test-gpu test-triton test-card-env test-all test-core machine test-launch test-browser test-frameworks test-engines test-oracles test-slurm fuzz public-names setup lint check bench clean
+.PHONY: web check-web attack audit chaos demo test test-gpu test-triton test-card-env test-all test-core machine test-launch test-browser test-frameworks test-engines test-oracles test-slurm fuzz public-names server-fields setup lint check bench clean
 
 demo: $(READY)
 	$(BIN)/ludus models get smollm2-135m
@@ -163,6 +164,16 @@ test-oracles: $(READY)
 test-slurm: $(READY)
 	test "$(CONSENT)" = yes || { echo "This installs Debian's slurm-wlm and munge and starts their daemons; to agree: CONSENT=yes make test-slurm" >&2; exit 2; }
 	OMP_NUM_THREADS=1 CONSENT=yes $(BIN)/python -m pytest tests/cluster/real_slurm.py tests/cluster/remote/over_slurm.py
+
+# The servers' own wheels, read as text: what stands in for them in tests takes what they take. 400 MB.
+SERVERS := vllm=vllm==0.32.0 sglang=sglang==0.5.23
+server-fields: $(READY)
+	set -e; for each in $(SERVERS); do \
+	  server=$${each%%=*}; folder=build/wheels/$$server; rm -rf $$folder; \
+	  $(BIN)/python -m pip download --quiet --no-deps --only-binary :all: --ignore-requires-python -d $$folder "$${each#*=}"; \
+	  $(BIN)/python -m tests.engines.$$server.$${server}_fields $$folder/*.whl; \
+	done
+	git diff --exit-code -- 'tests/engines/*/*_fields.json'
 
 # Only looked at: nothing of a wheel is installed or run.
 WHEELS := art=openpipe-art==0.5.18 verl=verl==0.9.1

@@ -1,6 +1,6 @@
 """Writes down what SGLang's own wheel says of its interface, which the stand-in and its tests are held to.
 
-    pip download --no-deps sglang && python tests/engines/sglang/sglang_fields.py sglang-*.whl
+    make server-fields      or, with a wheel: python -m tests.engines.sglang.sglang_fields sglang-*.whl
 
 Nothing of the wheel is imported or run: it is read as text.
 """
@@ -13,6 +13,8 @@ import sys
 import zipfile
 from collections.abc import Iterator
 from pathlib import Path
+
+from tests.engines.wheels import fields, strings
 
 RECORD = Path(__file__).with_suffix(".json")
 CLASSES = {
@@ -29,22 +31,14 @@ SERVER, REPLIES = "sglang/srt/entrypoints/http_server.py", "sglang/srt/managers/
 def main(wheel: Path) -> None:
     with zipfile.ZipFile(wheel) as archive:
         trees = {path: ast.parse(archive.read(path)) for path in (*CLASSES, SERVER, REPLIES)}
-    fields = {name: dict(_fields(trees[path], name)) for path, names in CLASSES.items() for name in names}
+    classes = {name: dict(fields(trees[path], name)) for path, names in CLASSES.items() for name in names}
     record = {
         "version": wheel.name.split("-")[1],
         "routes": sorted(set(_routes(trees[SERVER]))),
-        "classes": fields,
+        "classes": classes,
         "meta_info": sorted(set(_keys(trees[REPLIES]))),
     }
     RECORD.write_text(json.dumps(record, indent=1) + "\n")
-
-
-def _fields(tree: ast.Module, name: str) -> Iterator[tuple[str, str]]:
-    """Name and annotation of every field of a class."""
-    (found,) = (node for node in ast.walk(tree) if isinstance(node, ast.ClassDef) and node.name == name)
-    for node in found.body:
-        if isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name):
-            yield node.target.id, ast.unparse(node.annotation)
 
 
 def _routes(tree: ast.Module) -> Iterator[str]:
@@ -62,16 +56,12 @@ def _keys(tree: ast.Module) -> Iterator[str]:
         if isinstance(node, ast.Assign):
             target, value = node.targets[0], node.value
             if isinstance(target, ast.Subscript) and ast.unparse(target.value) == "meta_info":
-                yield from _strings([target.slice])
+                yield from strings([target.slice])
             if ast.unparse(target) == "meta_info" and isinstance(value, ast.Dict):
-                yield from _strings(value.keys)
+                yield from strings(value.keys)
         if isinstance(node, ast.Call) and ast.unparse(node.func) == "meta_info.update":
             for told in node.args:
-                yield from _strings(told.keys) if isinstance(told, ast.Dict) else ()
-
-
-def _strings(nodes: list[ast.expr | None] | list[ast.expr]) -> Iterator[str]:
-    yield from (node.value for node in nodes if isinstance(node, ast.Constant) and isinstance(node.value, str))
+                yield from strings(told.keys) if isinstance(told, ast.Dict) else ()
 
 
 if __name__ == "__main__":

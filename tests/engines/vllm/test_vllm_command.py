@@ -18,6 +18,7 @@ from ludus.engines.vllm.settings import VllmSettings
 from ludus.errors import ConfigError
 from ludus.models.settings import ModelSettings
 from ludus_vllm.guard import KEY_VARIABLE
+from tests.engines.vllm.vllm_server import RECORD
 
 ADDRESS = ReplicaAddress("127.0.0.1", 4711, "secret", seed=3, index=2)
 
@@ -128,3 +129,20 @@ def test_the_plugin_is_found_without_ludus(tmp_path: Path) -> None:
         asked, env={"PYTHONPATH": str(folder)}, cwd=tmp_path, capture_output=True, text=True, check=True
     )
     assert said.stdout == "register None\n"
+
+
+@pytest.mark.parametrize("lora", [None, {"rank": 16, "target_modules": ["q_proj"]}])
+def test_every_option_is_one_of_vllms(folder: str, lora: dict[str, Any] | None) -> None:
+    """By its wheel, with everything given that can be."""
+    given = {"kv_bytes": 2**30, "max_running": 8, "max_batch_tokens": 512, "tensor_parallel_size": 2}
+    model = {"path": folder, "lora": lora, "context_length": 4096}
+    asked = options({**given, "data_parallel_size": 2, "args": {"enforce_eager": True}}, model)
+    named = {name.removeprefix("--").removeprefix("no-").replace("-", "_") for name in asked}
+    assert named - set(RECORD["options"]) == set()
+
+
+def test_nccl_is_announced_in_vllms_words() -> None:
+    """What `NcclTransfer` sends are fields of the classes that read it."""
+    sent = ("nccl_unique_id_b64", "rank_offset", "packed", "world_size")
+    assert set(sent) <= set(RECORD["classes"]["NCCLWeightTransferInitInfo"])
+    assert {"names", "dtype_names", "shapes"} == set(RECORD["classes"]["NCCLWeightTransferUpdateInfo"])

@@ -1,7 +1,8 @@
 """A stand-in for vLLM's server: its token-in/token-out interface over scripted answers, on a socket and a thread.
 
-Paths, fields and the order of events are those of vLLM 0.32 (`vllm/entrypoints/scale_out/token_in_token_out`, classes
-GenerateRequest, GenerateTokensStreamResponse, GenerateLogProbs; `entrypoints/rl/online/api_router.py` for the pause).
+Paths and fields are held to `vllm_fields.json`, written from vLLM's own wheel: what it does not read is refused here.
+The order of events is that of vLLM 0.32 (`vllm/entrypoints/scale_out/token_in_token_out`, classes
+GenerateTokensStreamResponse, GenerateLogProbs; `entrypoints/rl/online/api_router.py` for the pause).
 """
 
 from __future__ import annotations
@@ -9,15 +10,18 @@ from __future__ import annotations
 import asyncio
 import json
 import threading
-from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from itertools import accumulate, groupby
+from pathlib import Path
 from typing import Any
 
 from starlette.applications import Starlette
+from starlette.middleware import Middleware
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.routing import Route
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from ludus.engines.scripted import Answers, ScriptedEngine
 from ludus.errors import LudusError, UserError
@@ -39,6 +43,55 @@ _SAME_NAME = (
     *("temperature", "top_p", "top_k", "min_p", "presence_penalty", "frequency_penalty", "repetition_penalty"),
     *("seed", "stop", "stop_token_ids", "ignore_eos"),
 )
+
+
+RECORD: Mapping[str, Any] = json.loads(Path(__file__).with_name("vllm_fields.json").read_text())
+_NOT_RECORDED = ("/health", "/version", "/v1/models")  # of other parts of vLLM, and without anything to read
+
+
+def unknown(path: str, query: Mapping[str, Any], body: Any) -> str | None:
+    """What of a request vLLM does not read. None: it reads all of it."""
+    if path in _NOT_RECORDED:
+        return None
+    route = RECORD["routes"].get(path)
+    if route is None:
+        return f"there is no {path}"
+    known = set(route["body"]) if route["class"] is None else set(_fields(route["class"]))
+    odd = [*(set(query) - set(route["query"])), *(set(body or ()) - known)]
+    for name, kind in (("sampling_params", "SamplingParams"), ("stream_options", "StreamOptions")):
+        odd += set((body or {}).get(name) or ()) - set(_fields(kind))
+    structured = ((body or {}).get("sampling_params") or {}).get("structured_outputs") or ()
+    odd += set(structured) - set(_fields("StructuredOutputsParams"))
+    return f"{path} does not read {', '.join(sorted(odd))}" if odd else None
+
+
+def _fields(name: str) -> Iterable[str]:
+    """Of a class as requests name them; what begins with an underscore is vLLM's own."""
+    found = RECORD["classes"]["TokenizeCompletionRequest" if name == "TokenizeRequest" else name]
+    return (each for each in found if not each.startswith("_"))
+
+
+class _AsItsWheel:
+    """Refuses what vLLM does not read: pydantic would leave most of it out without a word."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            return await self._app(scope, receive, send)
+        request, messages = Request(scope, receive), []
+        while not messages or messages[-1].get("more_body"):
+            messages.append(await receive())
+        content = b"".join(each.get("body", b"") for each in messages)
+        wrong = unknown(request.url.path, request.query_params, json.loads(content) if content else None)
+        if wrong is not None:
+            return await _error(422, "UnprocessableEntityError", wrong)(scope, receive, send)
+
+        async def again() -> Message:
+            return messages.pop(0) if messages else await receive()
+
+        return await self._app(scope, again, send)
 
 
 class StandIn:
@@ -84,7 +137,7 @@ class StandIn:
             routes += [Route(path, self._weights, methods=["POST"]) for path in WEIGHT_PATHS]
             routes.append(Route("/weight_info", self._weight_info))
             routes.append(Route("/get_world_size", lambda _: JSONResponse({"world_size": 2})))
-        self.app = Starlette(routes=routes)
+        self.app = Starlette(routes=routes, middleware=[Middleware(_AsItsWheel)])
 
     async def _health(self, request: Request) -> Response:
         return Response()
