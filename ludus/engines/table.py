@@ -9,6 +9,7 @@ from collections.abc import Mapping
 
 from ludus.engines.local.settings import LocalSettings
 from ludus.engines.recorded.settings import RecordedSettings
+from ludus.engines.script.settings import ScriptSettings
 from ludus.engines.serving.settings import LudusServerSettings
 from ludus.engines.settings import EngineSettings
 from ludus.engines.sglang.settings import SglangSettings
@@ -17,6 +18,7 @@ from ludus.engines.vllm.settings import VllmSettings
 ENGINES: Mapping[str, type[EngineSettings]] = {
     "local": LocalSettings,
     "recorded": RecordedSettings,
+    "scripted": ScriptSettings,
     "server": LudusServerSettings,
     "sglang": SglangSettings,
     "vllm": VllmSettings,

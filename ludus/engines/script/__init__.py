@@ -1,0 +1,1 @@
+"""Written answers in the place of a model's, from a file."""
