@@ -16,10 +16,10 @@ from ludus.runs.store import RunStore
 def report(run: Annotated[Path, Argument(metavar="RUN", help="The run's folder, such as runs/guess.")]) -> None:
     """Write one HTML page about a run, and a PNG of its reward curve.
 
-    The page shows curves, where the time and every sampled token went, and
-    the best, worst and a random episode turn by turn with the probability
-    of each token. It needs no other file, and may be written while the run
-    still trains.
+    It is the page of ludus watch with its data inside: curves, health,
+    where every sampled token went, the newest episodes, and some of them
+    turn by turn with each token and the numbers that its loss used. It
+    needs no other file, and may be written while the run still trains.
 
     [bold]Example:[/]  ludus report runs/guess
     """

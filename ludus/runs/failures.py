@@ -35,6 +35,11 @@ class Failure:
         return f"{self.count} x {self.outcome}: {self.reason}"
 
 
+def kind_of(reason: str) -> str:
+    """What the reasons of episodes that failed alike have in common."""
+    return _OWN.sub("#", line_of(reason))
+
+
 class Failures:
     """Counts them."""
 
@@ -46,7 +51,7 @@ class Failures:
         """Of an episode that went well nothing is kept."""
         if episode.outcome.kind not in KINDS:
             return
-        alike = (episode.outcome.kind, _OWN.sub("#", _line_of(episode.outcome.reason)))
+        alike = (episode.outcome.kind, kind_of(episode.outcome.reason))
         self._first.setdefault(alike, episode)
         self._counts[alike] = self._counts.get(alike, 0) + 1
 
@@ -54,7 +59,7 @@ class Failures:
         """The most frequent first."""
         found = [
             Failure(
-                first.outcome.kind, _line_of(first.outcome.reason), self._counts[alike], first.id, first.outcome.reason
+                first.outcome.kind, line_of(first.outcome.reason), self._counts[alike], first.id, first.outcome.reason
             )
             for alike, first in self._first.items()
         ]
@@ -77,7 +82,7 @@ def failure_lines(failures: Sequence[Failure], *, num_episodes: int | None = Non
     return [f"{total:,}{of} episodes ended badly:", *(f"  {each}" for each in failures)]
 
 
-def _line_of(reason: str) -> str:
+def line_of(reason: str) -> str:
     """The error itself, which is the last line of a trace."""
     lines = [line.strip() for line in reason.splitlines() if line.strip()]
     return (lines[-1] if lines else "no reason is known")[:MOST_CHARS]

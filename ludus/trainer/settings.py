@@ -71,4 +71,4 @@ class TrainerSettings(Settings):
     activation_checkpointing: bool = False
     """Recompute each layer in the backward pass: much less memory, about a third more time."""
     record_tokens: bool = True
-    """Keep in the run's folder what the loss used of every trained token: some 15 bytes of each."""
+    """Keep in the run's folder what the loss used of every trained token: some 20 bytes of each."""

@@ -34,7 +34,7 @@ def test_a_run_is_trained_evaluated_and_reported(run_yaml: Path, ludus: Callable
     reported = ludus("report", folder)
     assert reported.code == 0 and reported.out.splitlines()[0] == str(folder / "report.html")
     assert "shown as ids" not in reported.out
-    assert re.search(r'title="id \d+ · logprob -\d', (folder / "report.html").read_text())
+    assert re.search(r'"kind":"sampled","logprob":-\d', (folder / "report.html").read_text())
 
     again = ludus("train", run_yaml)
     assert again.code == 2 and "--resume" in again.err

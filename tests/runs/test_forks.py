@@ -1,14 +1,14 @@
-"""A reader of the report sees how often prompts forked, why, and where."""
+"""A reader of a run sees how often prompts forked, why, and where."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 
-from ludus.runs.forks import view_forks
-from ludus.runs.report import write_report
 from ludus.runs.store import RunStore
+from ludus.runs.watch.run import WatchedRun
 from ludus.text.prefix_memo import around_difference
 from ludus.types import Episode
 
@@ -29,25 +29,17 @@ def test_counts_and_one_example(tmp_path: Path, make_episode: Callable[..., Epis
         run.add_episode(played, step=0)
         run.add_metrics(0, {"rollout/fork_edit_turns": 1.0, "rollout/fork_reasoning_stripped_turns": 2.0})
         run.add_metrics(1, {"rollout/fork_reasoning_stripped_turns": 3.0, "rollout/forked_share": 0.5})
-        rows = view_forks(run, run.metrics(), decode)
-        assert [(row.reason, row.num_turns) for row in rows] == [("reasoning_stripped", 5), ("edit", 1)]
-        example = rows[0].example
-        assert example is not None
-        assert (example.session_id, example.number) == (played.session.id, 2)
-        assert decode(nodes[2].token_ids).startswith(example.shown)
-        assert decode(played.session.path_ids(first.node)).startswith(example.seen)
-        assert rows[1].example is None
-        assert view_forks(run, run.metrics(), None)[0].example is None
-        html = write_report(run, decode=decode).html.read_text(encoding="utf-8")
-    assert "Where prompts forked" in html
-    assert "5 turns" in html
-
-
-def test_runs_without_forks(make_run: Callable[..., RunStore]) -> None:
-    """Nothing forked, nothing is said."""
-    with make_run(num_steps=2) as run:
-        assert view_forks(run, run.metrics(), decode) == ()
-        assert "Where prompts forked" not in write_report(run).html.read_text(encoding="utf-8")
+        with closing(WatchedRun(run.folder, "run", decode=decode)) as watched:
+            watched.wait(num_read=2)
+            rows = watched.forks()["forks"]
+            texts = [finding["text"] for finding in watched.health()["findings"] if finding["kind"] == "forked"]
+    assert [(row["reason"], row["num_turns"]) for row in rows] == [("reasoning_stripped", 5), ("edit", 1)]
+    example = rows[0]["example"]
+    assert (example["session_id"], example["number"]) == (played.session.id, 2)
+    assert decode(nodes[2].token_ids).startswith(example["shown"])
+    assert decode(played.session.path_ids(first.node)).startswith(example["seen"])
+    assert rows[1]["example"] is None
+    assert texts[0] == "5 turns did not extend the tokens before them: reasoning stripped"
 
 
 def test_example_shows_the_first_difference() -> None:

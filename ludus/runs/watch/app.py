@@ -22,6 +22,7 @@ from starlette.routing import Route
 from ludus.errors import AgentError, LudusError, UserError
 from ludus.runs.watch.access import Access, secured
 from ludus.runs.watch.compare import compare_runs
+from ludus.runs.watch.encode import to_json
 from ludus.runs.watch.events import events_of
 from ludus.runs.watch.folder import RunsFolder
 from ludus.runs.watch.page import STATIC
@@ -125,6 +126,10 @@ def _of_run(run: WatchedRun, rest: Sequence[str], given: Parameters) -> Any:
             return run.health()
         case ["ledger"]:
             return run.ledger()
+        case ["failures"]:
+            return run.failures()
+        case ["forks"]:
+            return run.forks()
         case ["episodes", episode]:
             return run.episode(episode)
         case ["steps", step]:
@@ -151,7 +156,7 @@ async def _answer(folder: RunsFolder, request: Request) -> Response:
 
 
 def _body(ask: Callable[..., Any], *args: Any) -> bytes:
-    return json.dumps(ask(*args), allow_nan=False, ensure_ascii=True).encode()
+    return to_json(ask(*args)).encode()
 
 
 def _static(name: str) -> Response:

@@ -11,7 +11,6 @@ from collections.abc import Mapping
 from statistics import fmean, stdev
 from typing import Any
 
-from ludus.runs.watch.curves import finite
 from ludus.runs.watch.outline import outline
 from ludus.runs.watch.run import WatchedRun
 
@@ -48,7 +47,7 @@ def compare_runs(a: WatchedRun, step_a: int | None, b: WatchedRun, step_b: int |
         run.curves.update()
         at = step if step is not None else max(run.curves.steps, default=None)
         evaluated = run.evaluated(step)
-        numbers = finite(run.curves.at(at)) if at is not None else {}
+        numbers = run.curves.at(at) if at is not None else {}
         known = {"step": at, "evaluated_step": None if evaluated is None else evaluated[0]}
         sides.append((outline(run.folder, run.id) | known, numbers))
         played.append(evaluated)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import threading
 from array import array
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from pathlib import Path
 
 from ludus.runs.folder import metrics_of
@@ -101,8 +101,3 @@ class Curves:
             column[row] = value
         for column in self._columns.values():
             column.extend([math.nan] * (len(self._row_of) - len(column)))
-
-
-def finite(values: Mapping[str, float]) -> dict[str, float | None]:
-    """As JSON has it: what is no number there is null."""
-    return {name: value if math.isfinite(value) else None for name, value in values.items()}

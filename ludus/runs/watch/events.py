@@ -8,11 +8,10 @@ steps of which there is more by then.
 from __future__ import annotations
 
 import asyncio
-import json
 from collections.abc import AsyncIterator
 from typing import Any
 
-from ludus.runs.watch.curves import finite
+from ludus.runs.watch.encode import to_json
 from ludus.runs.watch.run import WatchedRun
 
 POLL_S = 1.0
@@ -30,7 +29,7 @@ async def events_of(run: WatchedRun, heard: tuple[int, int, str] | None) -> Asyn
         lines, episodes, current = await asyncio.to_thread(_now, run)
         events: list[bytes] = []
         for step in run.curves.steps_since(num_lines if lines >= num_lines else 0):
-            data = {"step": step, "metrics": finite(run.curves.at(step))}
+            data = {"step": step, "metrics": run.curves.at(step)}
             events.append(_event("step", data, (lines, num_episodes, state)))
         if episodes != num_episodes:
             events.append(_event("episodes", {"count": episodes}, (lines, episodes, state)))
@@ -52,4 +51,4 @@ def _now(run: WatchedRun) -> tuple[int, int, str]:
 
 def _event(name: str, data: dict[str, Any], known: tuple[int, int, str]) -> bytes:
     id_ = ".".join(map(str, known))
-    return f"id: {id_}\nevent: {name}\ndata: {json.dumps(data, allow_nan=False)}\n\n".encode()
+    return f"id: {id_}\nevent: {name}\ndata: {to_json(data)}\n\n".encode()

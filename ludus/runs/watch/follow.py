@@ -49,6 +49,10 @@ class IndexFollower:
         """Likewise all of them."""
         return self._is_listed.wait(timeout_s)
 
+    @property
+    def is_following(self) -> bool:
+        return self._thread.is_alive()
+
     def close(self) -> None:
         """Closing twice is allowed."""
         self._is_closing.set()

@@ -27,6 +27,9 @@ SKIPPED_SHARE = 0.2  # of optimizer steps
 STALE_SHARE = 0.1  # of sampled tokens masked as too old
 
 
+_MOST_NAMED = 5  # kinds of failures, and of forks: a list of more is read by nobody
+
+
 @dataclass(frozen=True, slots=True)
 class Finding:
     """One thing to look at."""
@@ -50,8 +53,11 @@ class Observed:
     """By the name of a metric: the steps that have it, rising, and it."""
     outcomes: Mapping[str, int] = field(default_factory=dict)
     """Of training episodes, the newest few hundred."""
-    reasons: Mapping[str, int] = field(default_factory=dict)
-    """Of those that failed."""
+    failures: Sequence[Mapping[str, Any]] = ()
+    """Of all training episodes those that ended badly, grouped, the most frequent first: `outcome`, `count`, `reason`,
+    and the id of the `first`."""
+    forks: Mapping[str, int] = field(default_factory=dict)
+    """Turns whose prompt forked, by the reason."""
     state: str = "unknown"
 
 
@@ -107,10 +113,22 @@ def _failing(observed: Observed) -> Iterator[Finding]:
     share = sum(bad.values()) / total if total else 0.0
     if total >= FEW and share >= FAILING_SHARE:
         kind = max(bad, key=lambda each: bad[each])
-        why = max(observed.reasons, key=lambda each: observed.reasons[each], default="")
-        because = f", most often: {why.splitlines()[0][:160]}" if why else ""
+        why = observed.failures[0]["reason"] if observed.failures else ""
+        because = f", most often: {why}" if why else ""
         text = f"{share:.0%} of the last {total} episodes ended as {' or '.join(sorted(bad))}{because}"
         yield Finding("failing", "bad" if share >= HALF else "warn", text, _episodes(observed, outcome=kind))
+
+
+def _ended_badly(observed: Observed) -> Iterator[Finding]:
+    for each in observed.failures[:_MOST_NAMED]:
+        text = f"{each['count']:,} x {each['outcome']}: {each['reason']}"
+        yield Finding("ended_badly", "info", text, f"{_run(observed)}/episode/{quote(each['first'], safe='')}")
+
+
+def _forked(observed: Observed) -> Iterator[Finding]:
+    for reason, num_turns in [*observed.forks.items()][:_MOST_NAMED]:
+        text = f"{num_turns:,} turns did not extend the tokens before them: {reason.replace('_', ' ')}"
+        yield Finding("forked", "info", text, _curves(observed, f"rollout/fork_{reason}_turns", "rollout/forked_share"))
 
 
 def _rate(observed: Observed) -> Iterator[Finding]:
@@ -152,12 +170,16 @@ def _broken_off(observed: Observed) -> Iterator[Finding]:
         yield Finding("interrupted", "info", text, _curves(observed, "rollout/reward"))
 
 
-_CHECKS = (_entropy, _flat, _gap, _failing, _rate, _skipped, _stale, _broken_off)
+_CHECKS = (_entropy, _flat, _gap, _failing, _ended_badly, _forked, _rate, _skipped, _stale, _broken_off)
+
+
+def _run(observed: Observed) -> str:
+    return f"#/run/{quote(observed.run_id, safe='')}"
 
 
 def _curves(observed: Observed, *names: str) -> str:
-    return f"#/run/{quote(observed.run_id, safe='')}?{urlencode({'m': ','.join(names)}, safe=',/')}"
+    return f"{_run(observed)}?{urlencode({'m': ','.join(names)}, safe=',/')}"
 
 
 def _episodes(observed: Observed, **filters: Any) -> str:
-    return f"#/run/{quote(observed.run_id, safe='')}/episodes?{urlencode(filters)}"
+    return f"{_run(observed)}/episodes?{urlencode(filters)}"

@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from ludus.runs.database import Database
+from ludus.runs.failures import kind_of
 from ludus.types import Episode, Message
 
 COLUMNS = "num, id, step, group_id, task_id, is_eval, outcome, reward, num_turns, num_sampled_tokens, finished_at"
@@ -38,7 +39,7 @@ CREATE INDEX by_group ON episodes (group_id);
 CREATE INDEX by_step ON episodes (step);
 CREATE INDEX by_reward ON episodes (reward);
 CREATE INDEX unread ON episodes (num) WHERE is_read = 0;
-CREATE TABLE previews (num INTEGER PRIMARY KEY, reason TEXT, first_text TEXT, agents TEXT);
+CREATE TABLE previews (num INTEGER PRIMARY KEY, reason TEXT, failure TEXT, first_text TEXT, agents TEXT);
 CREATE TABLE names (kind TEXT, name TEXT, num INTEGER, PRIMARY KEY (kind, name, num)) WITHOUT ROWID;
 CREATE TABLE turns (turn_id TEXT PRIMARY KEY, num INTEGER) WITHOUT ROWID;
 CREATE INDEX of_episode ON turns (num);
@@ -67,6 +68,8 @@ class ReadEpisode:
 
     agents: tuple[str, ...]
     tools: tuple[str, ...]
+    forks: tuple[str, ...]
+    """Their reasons."""
     num_forks: int
     min_version: int | None
     """None: nothing was sampled."""
@@ -87,6 +90,7 @@ class ReadEpisode:
         return cls(
             agents=tuple(dict.fromkeys(_storable(turn.agent) or MAIN for turn in turns)),
             tools=tuple(dict.fromkeys(map(_storable, called))),
+            forks=tuple(dict.fromkeys(turn.fork for turn in turns if turn.fork is not None)),
             num_forks=sum(turn.fork is not None for turn in turns),
             min_version=min(versions, default=None),
             reason=_storable(episode.outcome.reason),
@@ -132,8 +136,10 @@ class EpisodeIndex:
                     (each.num_forks, each.min_version, num),
                 )
                 agents = ", ".join(each.agents)
-                db.execute("INSERT INTO previews VALUES (?, ?, ?, ?)", (num, each.reason, each.first_text, agents))
-                named = [("agent", name, num) for name in each.agents] + [("tool", name, num) for name in each.tools]
+                preview = (num, each.reason, kind_of(each.reason), each.first_text, agents)
+                db.execute("INSERT INTO previews VALUES (?, ?, ?, ?, ?)", preview)
+                kinds = (("agent", each.agents), ("tool", each.tools), ("fork", each.forks))
+                named = [(kind, name, num) for kind, names in kinds for name in names]
                 db.executemany("INSERT OR IGNORE INTO names VALUES (?, ?, ?)", named)
                 db.executemany("INSERT OR REPLACE INTO turns VALUES (?, ?)", [(turn, num) for turn in each.turn_ids])
                 db.execute("INSERT INTO texts (rowid, text) VALUES (?, ?)", (num, _spaced(each.text)))

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
+from ludus.runs.failures import KINDS, line_of
 from ludus.runs.watch.index import EpisodeIndex, search_words
 
 Sort = Literal["num", "-num", "reward", "-reward", "turns", "tokens", "-turns", "-tokens"]
@@ -82,6 +83,31 @@ def find_groups(index: EpisodeIndex, *, step: int | None) -> list[dict[str, Any]
     for row in rows:
         groups.setdefault(row[0], []).append(row)
     return [_group(members) for members in groups.values()]
+
+
+def find_failures(index: EpisodeIndex, *, most: int) -> list[dict[str, Any]]:
+    """Training episodes that ended badly, grouped by what went wrong, the most frequent first, with the first one."""
+    marks = ", ".join("?" * len(KINDS))
+    rows = index.rows(
+        f"SELECT count(*), min(num), outcome FROM episodes JOIN previews USING (num) WHERE outcome IN ({marks}) "
+        "AND is_eval = 0 GROUP BY outcome, failure ORDER BY count(*) DESC LIMIT ?",
+        (*KINDS, most),
+    )
+    found = []
+    for count, num, outcome in rows:
+        ((first, reason),) = index.rows(
+            "SELECT id, reason FROM episodes JOIN previews USING (num) WHERE num = ?", (num,)
+        )
+        found.append(
+            {"outcome": outcome, "count": count, "reason": line_of(reason), "first": f"{first}@{num}", "trace": reason}
+        )
+    return found
+
+
+def first_with_fork(index: EpisodeIndex, reason: str) -> int | None:
+    """Number of the first episode that forked for this reason. None: there is none."""
+    ((num,),) = index.rows("SELECT min(num) FROM names WHERE kind = 'fork' AND name = ?", (reason,))
+    return None if num is None else int(num)
 
 
 def find_siblings(index: EpisodeIndex, group: str) -> list[dict[str, Any]]:

@@ -9,8 +9,10 @@ from __future__ import annotations
 import math
 import re
 import threading
+import time
 from collections import OrderedDict
 from collections.abc import Callable, Hashable, Mapping
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -19,17 +21,26 @@ from ludus.algorithms.settings import AlgorithmSettings
 from ludus.errors import UserError
 from ludus.runs.decoder import decoder_of
 from ludus.runs.folder import read_config
+from ludus.runs.forks import fork_examples
 from ludus.runs.store import RunStore
 from ludus.runs.tokens import StepTokens, path_of
 from ludus.runs.view import Decode
-from ludus.runs.watch.curves import Curves, finite
+from ludus.runs.watch.curves import Curves
 from ludus.runs.watch.detail import TurnUse, alternatives, episode_detail, turn_tokens
 from ludus.runs.watch.follow import IndexFollower
 from ludus.runs.watch.health import Observed, findings
 from ludus.runs.watch.index import EpisodeIndex
 from ludus.runs.watch.ledger import ledger_of
 from ludus.runs.watch.outline import outline, state_of
-from ludus.runs.watch.query import EpisodeQuery, episode_row, find_episodes, find_groups, find_siblings
+from ludus.runs.watch.query import (
+    EpisodeQuery,
+    episode_row,
+    find_episodes,
+    find_failures,
+    find_groups,
+    find_siblings,
+    first_with_fork,
+)
 from ludus.types import Episode, Turn
 
 Json = dict[str, Any]
@@ -38,8 +49,11 @@ _EVAL = "eval/"
 _NUM_EPISODES, _NUM_STEPS = 8, 2
 """Kept in memory: of records some megabytes each, of steps some tens."""
 _BEGUN_IN_S, _LISTED_IN_S = 0.5, 10.0
+_POLL_S = 0.01
 _NEWEST = 400
 """Episodes by which health is judged."""
+_MOST_FAILURES = 20
+_FORKS = re.compile(r"rollout/fork_(.+)_turns")
 _CHECKPOINT = re.compile(r"step-(\d+)")
 
 
@@ -50,8 +64,8 @@ class NotThereError(UserError):
 class WatchedRun:
     """Safe to use from several threads. The folder must be that of a run."""
 
-    def __init__(self, folder: Path, run_id: str) -> None:
-        """Raises UserError if there is no run in the folder."""
+    def __init__(self, folder: Path, run_id: str, *, decode: Decode | None = None) -> None:
+        """decode: None: by the run's own model, if it is here.  Raises UserError if there is no run in the folder."""
         self.folder, self.id = folder, run_id
         self.curves = Curves(folder)
         self._store = RunStore.look(folder, checks=False)
@@ -60,17 +74,24 @@ class WatchedRun:
         self._lock = threading.Lock()
         self._episodes: _Newest[Episode] = _Newest(_NUM_EPISODES)
         self._tokens: _Newest[StepTokens | None] = _Newest(_NUM_STEPS)
-        self._decode: Decode | None = None
-        self._looked_for_model = False
+        self._decode, self._looked_for_model = decode, decode is not None
         self._damage: list[str] = []
         self._is_closed = False
-        threading.Thread(target=self._check, name=f"ludus-check-{folder.name}", daemon=True).start()
+        self._checker = threading.Thread(target=self._check, name=f"ludus-check-{folder.name}", daemon=True)
+        self._checker.start()
 
     def close(self) -> None:
         """Closing twice is allowed."""
         self._is_closed = True
         self._follower.close()
         self._store.close()
+
+    def wait(self, *, num_read: int) -> None:
+        """Until the folder has been checked, and so many of the newest episodes have been read, or all of them."""
+        self._checker.join()
+        index = self._listed()
+        while min(num_read, self.num_episodes) > self.num_episodes - index.num_unread and self._follower.is_following:
+            time.sleep(_POLL_S)
 
     # The whole run
 
@@ -112,12 +133,25 @@ class WatchedRun:
         index = self._listed()
         newest = f"(SELECT num, outcome FROM episodes WHERE is_eval = 0 ORDER BY num DESC LIMIT {_NEWEST})"
         outcomes = dict(index.rows(f"SELECT outcome, count(*) FROM {newest} GROUP BY outcome"))
-        why = index.rows(
-            f"SELECT reason, count(*) FROM {newest} JOIN previews USING (num) "
-            "WHERE outcome IN ('failed', 'timeout') AND reason != '' GROUP BY reason"
-        )
-        observed = Observed(self.id, self.curves.points, outcomes, dict(why), self.state)
+        failures = find_failures(index, most=_MOST_FAILURES)
+        observed = Observed(self.id, self.curves.points, outcomes, failures, self._fork_counts(), self.state)
         return {"findings": [each.as_json() for each in findings(observed)]}
+
+    def failures(self) -> Json:
+        return {"failures": find_failures(self._listed(), most=_MOST_FAILURES)}
+
+    def forks(self) -> Json:
+        """How many turns forked for each reason, the most frequent first, and where the first of them did."""
+        self.curves.update()
+        found = []
+        for reason, num_turns in self._fork_counts().items():
+            num, example = first_with_fork(self._listed(), reason), None
+            if num is not None and self.decode is not None:
+                episode = self._store.episode_at(num)
+                example = fork_examples(episode.session, self.decode).get(reason)
+            about = None if example is None else {**asdict(example), "episode": f"{episode.id}@{num}"}
+            found.append({"reason": reason, "num_turns": num_turns, "example": about})
+        return {"forks": found}
 
     def ledger(self) -> Json:
         self.curves.update()
@@ -134,8 +168,8 @@ class WatchedRun:
         tokens = self._step_tokens(step)
         return {
             "step": step,
-            "metrics": finite(numbers),
-            "loss": finite(numbers).get("train/loss"),
+            "metrics": numbers,
+            "loss": numbers.get("train/loss"),
             "loss_of_tokens": None if tokens is None else tokens.loss,
             "num_trained": None if tokens is None else tokens.num_trained,
             "groups": find_groups(self._listed(), step=step),
@@ -199,6 +233,14 @@ class WatchedRun:
 
     # Inside
 
+    def _fork_counts(self) -> dict[str, int]:
+        totals = {
+            found[1]: sum(int(value) for _, value in self.curves.points(name))
+            for name in self.curves.names
+            if (found := _FORKS.fullmatch(name))
+        }
+        return dict(sorted(totals.items(), key=lambda item: -item[1]))
+
     def _begun(self) -> EpisodeIndex:
         """With the newest episodes, if not with all."""
         self._follower.wait_begun(_BEGUN_IN_S)
@@ -209,8 +251,9 @@ class WatchedRun:
         return self._follower.index
 
     def _check(self) -> None:
-        """All of run.db is read, a second a gigabyte: nobody waits for it. Of a damaged one what is whole is shown
-        from then on."""
+        """What takes long and nobody waits for: the tokenizer is loaded, all of run.db is read, a second a gigabyte. Of
+        a damaged one what is whole is shown from then on."""
+        _ = self.decode
         try:
             store = RunStore.look(self.folder)
         except UserError as error:

@@ -18,8 +18,8 @@ from ludus.errors import UserError
 from ludus.processes.files import hold
 from ludus.runs.store import RunStore
 from ludus.runs.tokens import path_of
-from ludus.runs.watch.app import STATIC
 from ludus.runs.watch.folder import RunsFolder, check_watchable
+from ludus.runs.watch.page import STATIC
 from tests.runs.conftest import episode_of
 from tests.runs.watch.conftest import NUM_STEPS, PER_STEP, Watched, wait_for, wait_until_read, watching, write_run
 

@@ -63,8 +63,9 @@ def test_what_is_wrong_is_said_with_its_numbers_and_where_to_look(
 
 def test_episodes_that_fail_are_told_with_the_most_frequent_reason() -> None:
     """Half of them are worse than a fifth; one in ten is nothing."""
-    reasons = {"KeyError: x\nTraceback": 5, "timeout": 1}
-    (bad,) = findings(observed(outcomes={"ok": 4, "failed": 6}, reasons=reasons))
+    failures = [{"outcome": "failed", "count": 6, "reason": "KeyError: x", "first": "ep/1@7"}]
+    bad, named = findings(observed(outcomes={"ok": 4, "failed": 6}, failures=failures))
+    assert named.text == "6 x failed: KeyError: x" and named.evidence == "#/run/team~run/episode/ep%2F1%407"
     assert bad.severity == "bad" and "60% of the last 10 episodes ended as failed, most often: KeyError: x" in bad.text
     assert bad.evidence == "#/run/team~run/episodes?outcome=failed"
     (warned,) = findings(observed(outcomes={"ok": 7, "timeout": 3}))
