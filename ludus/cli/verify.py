@@ -24,6 +24,7 @@ OPTIONS: dict[str, Any] = {
     "ranks": Annotated[list[int], Option(help="Compared with one rank; may be given again.")],
     "steps": Annotated[int, Option(min=2, help="Of a training from its beginning to its end.")],
     "model": Model,
+    "run": Annotated[str | None, Option(help="Folder of a run that was trained before.")],
     "seed": Annotated[int, Option(help="Everything random in the check comes from this number.")],
 }
 """What a parameter of a check is on the command line; one that is not here is for Python alone."""

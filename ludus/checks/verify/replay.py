@@ -9,6 +9,7 @@ import json
 import tempfile
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from ludus.checks.verify.training import Training, command_line, digest, write_run
 from ludus.checks.verify.verdict import MODEL, Verdict
@@ -17,37 +18,47 @@ from ludus.models.resolve import resolve_model
 
 @dataclass(frozen=True, slots=True)
 class ReplayResult(Verdict):
-    model: str
-    algorithm: str
-    ranks: int
-    """Of the trainer."""
-    seed: int
+    run: str
+    """Whose record was replayed; that of a small run which the check has trained itself, if none was given."""
     steps: int
     weights_equal: bool
     """The models saved at the end are equal to the last bit, and so is the state of the trainer after each step."""
-    rest_equal: bool
-    """The same of a replay that begins with the checkpoint in the middle."""
+    rest_equal: bool | None
+    """The same of a replay that begins with the checkpoint in the middle. None: of a run that was given, it is not
+    tried."""
     times_faster: float
     """Than playing and training were."""
 
     @property
     def ok(self) -> bool:
-        return self.weights_equal and self.rest_equal
+        return self.weights_equal and self.rest_equal is not False
 
 
 def verify_replay(
-    *, steps: int = 5, algorithm: str = "grpo", ranks: int = 1, model: str = MODEL, seed: int = 0
+    *,
+    run: str | None = None,
+    steps: int = 5,
+    algorithm: str = "grpo",
+    ranks: int = 1,
+    model: str = MODEL,
+    seed: int = 0,
 ) -> ReplayResult:
     """Does a training come out the same from the record of what was played?
 
     A run is trained, then replayed without an engine or agents, the whole
     of it and from the checkpoint in the middle on: the weights at the end,
     and the trainer's state after each step, must be equal to the last bit.
+    With --run a run that there is already is replayed, and nothing trained
+    before: its model and its last checkpoint must come out the same.
 
-    Example:  ludus verify replay --json
+    Examples:  ludus verify replay --json
+
+      ludus verify replay --run runs/guess
 
     Raises BackendError if a run fails.
     """
+    if run is not None:
+        return _of_run(Path(run).resolve())
     with tempfile.TemporaryDirectory(prefix="ludus-replay-") as scratch:
         folder = Path(scratch)
         trained = {
@@ -58,22 +69,33 @@ def verify_replay(
         write_run(folder, resolve_model(model).resolve(), seed, steps, trained)
         runs = folder / "runs"
         Training(folder, "played").finish()
-        whole = _replayed(folder, "whole")
+        whole = _replayed(folder, runs / "played", "name=whole")
         middle = steps // 2
-        _replayed(folder, "rest", "--from", str(middle))
+        _replayed(folder, runs / "played", "name=rest", "--from", str(middle))
         return ReplayResult(
-            model=model,
-            algorithm=algorithm,
-            ranks=ranks,
-            seed=seed,
+            run=f"{algorithm} on {ranks} ranks, {model}, seed {seed}",
             steps=steps,
             weights_equal=digest(runs / "whole") == digest(runs / "played"),
             rest_equal=digest(runs / "rest", after_step=middle) == digest(runs / "played", after_step=middle),
-            times_faster=round(whole, 2),
+            times_faster=round(whole["times_faster"], 2),
         )
 
 
-def _replayed(folder: Path, name: str, *options: str) -> float:
-    """How many times faster it says that it was."""
-    done = command_line(folder, "replay", str(folder / "runs" / "played"), f"name={name}", *options, "--json")
-    return float(json.loads(done.splitlines()[-1])["times_faster"])
+def _of_run(folder: Path) -> ReplayResult:
+    """Of a run that was trained before, which may name its model from where the check is."""
+    with tempfile.TemporaryDirectory(prefix="ludus-replay-") as scratch:
+        found = _replayed(Path.cwd(), folder, "name=whole", f"run_root={scratch}")
+    return ReplayResult(
+        run=str(folder),
+        steps=found["steps"],
+        weights_equal=found["weights_equal"] is True,
+        rest_equal=None,
+        times_faster=round(found["times_faster"] or 0.0, 2),
+    )
+
+
+def _replayed(folder: Path, run: Path, *options: str) -> dict[str, Any]:
+    """What the command says of itself."""
+    done = command_line(folder, "replay", str(run), *options, "--json")
+    found: dict[str, Any] = json.loads(done.splitlines()[-1])
+    return found
