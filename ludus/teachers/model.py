@@ -14,6 +14,7 @@ from dataclasses import replace
 from ludus.algorithms.pack import PackedRow, TrainSequence, pack
 from ludus.engines.lease import ComputeLease
 from ludus.errors import UserError
+from ludus.models.device import use_device
 from ludus.models.load import LoadedModel
 from ludus.teachers.base import ScoredPath
 from ludus.trainer.forward import RowForward
@@ -29,6 +30,7 @@ class ModelScorer:
             parameter.requires_grad_(False)
         self._forward: RowForward | None = RowForward(model)
         self._vocab_size, self._context_length = model.head_weight.shape[0], model.config.context_length
+        self._device = model.head_weight.device
         self._lease = lease
         self._row_tokens = row_tokens
         self._num_bytes = sum(each.numel() * each.element_size() for each in model.module.parameters())
@@ -60,6 +62,7 @@ class ModelScorer:
 
     def _score_row(self, row: PackedRow) -> list[float]:
         assert self._forward is not None, "a scorer that is closed is asked no more"
+        use_device(self._device)
         with self._lease.hold("teacher"):
             logprobs_N, _ = self._forward(self._forward.tensors(row))
             found: list[float] = logprobs_N.tolist()

@@ -213,6 +213,8 @@ def _planned(job: Job, card_bytes: int, fixed: Fixed, place: _Placement, how: Tr
     own = {**parts, **(sampling_parts(job, 0) if is_local else {})}
     if is_local and how.ranks > 1:
         own["weights that sample"] = job.all_weight_bytes
+    if job.teacher_bytes:
+        own["teacher"] = job.teacher_bytes
     set_aside = reserved(card_bytes, ranks=how.ranks)
     left = card_bytes - sum(set_aside.values()) - sum(own.values())
     engines = place.replicas if is_local else 0

@@ -53,6 +53,8 @@ class Job:
     """Of a batch with several steps the weights that it began with are kept until its end."""
     max_running: int
     max_batch_tokens: int
+    teacher_bytes: int = 0
+    """Of another model that scores in the run's own process."""
 
     @cached_property
     def num_adapted(self) -> int:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeVar, cast
@@ -26,6 +27,7 @@ from ludus.models.resolve import adapter_base, resolve_model
 from ludus.models.settings import LoraSettings
 from ludus.processes.cards import Card, find_cards
 from ludus.processes.placement import SlurmScheduler
+from ludus.teachers.settings import ModelTeacherSettings, PolicyTeacherSettings
 
 _log = logging.getLogger(__name__)
 ConfigT = TypeVar("ConfigT", bound=Config)
@@ -86,6 +88,7 @@ def job_of(config: Config) -> Job:
         has_minibatches=config.algorithm.minibatches > 1,
         max_running=batch.max_running,
         max_batch_tokens=batch.max_batch_tokens,
+        teacher_bytes=_teacher_bytes(config, shape),
     )
 
 
@@ -160,6 +163,17 @@ def _placement_keys(plan: Plan, config: Config) -> dict[str, Any]:
     if plan.engine == "vllm":
         keys["engine.tensor_parallel_size"] = plan.tensor_parallel
     return {key: value for key, value in keys.items() if not _is_given(config, key) or _value(config, key) != value}
+
+
+def _teacher_bytes(config: Config, shape: ModelShape) -> int:
+    """Of the weights of a teacher that is a model of this process on the card."""
+    teacher = config.teacher
+    if isinstance(teacher, ModelTeacherSettings) and teacher.device != "cpu":
+        with suppress(UserError):  # a run's folder, which is resolved when it is loaded: as large as the policy
+            shape = ModelShape.read(_base_folder(teacher.path))
+        return shape.num_weights * _WEIGHT_BYTES[teacher.dtype]
+    is_kept = isinstance(teacher, PolicyTeacherSettings) and teacher.weights == "first"
+    return shape.num_weights * _WEIGHT_BYTES[config.model.dtype] if is_kept else 0
 
 
 def _cards_here(config: Config) -> Cards | None:

@@ -127,5 +127,5 @@ def _shared(tensors: list[tuple[str, Any]]) -> dict[str, Any]:
                 "storage": [base64.b64encode(each).decode() if isinstance(each, bytes) else each for each in storage],
             }
         )
-    torch.cuda.synchronize()  # what was cast is there
+    torch.cuda.synchronize(device)  # what was cast is there
     return {**about, "card": str(torch.cuda.get_device_properties(device).uuid), "handles": handles}

@@ -136,6 +136,22 @@ def test_who_only_samples_has_all_for_pages(model, machine):
         planned(load_config(None, [model("14b")]), trains=False)
 
 
+def test_a_teacher_takes_its_place(model, tmp_path):
+    """A second model in the run's own process, or the weights of the beginning; not one that is served elsewhere."""
+
+    def teacher(*keys):
+        asked = load_config(None, [model("0.6b"), "algorithm.name=distillation", *keys])
+        return plan_for(asked, Cards.read("1x80"))[0].uses[0].parts.get("teacher")
+
+    path = model("4b").removeprefix("model.path=")
+    assert teacher("teacher.kind=model", f"teacher.path={path}") == 2 * 4_022_468_096
+    assert teacher("teacher.kind=model", f"teacher.path={path}", "teacher.device=cpu") is None
+    (tmp_path / "run").mkdir()  # which says where its model is once it is loaded: as large as the policy, then
+    assert teacher("teacher.kind=model", f"teacher.path={tmp_path}/run") == 2 * 596_049_920
+    assert teacher("teacher.kind=policy", "teacher.weights=first") == 2 * 596_049_920
+    assert teacher("teacher.kind=server", "teacher.urls=[http://h:1]") is None
+
+
 def test_a_plan_places_processes_where_nothing_is_given(model):
     """Keys that place roles, for all cards; a run that names its engine or ranks keeps them."""
     _, keys = plan_for(load_config(None, [model("8b")]), Cards.read("8x80"))
