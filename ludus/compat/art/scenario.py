@@ -183,3 +183,8 @@ class GeneratedScenarioCollection(Sequence[GeneratedScenario]):
         counts, console = self.get_difficulty_distribution(), Console(highlight=False)
         for difficulty in DIFFICULTIES:
             console.print(f"{difficulty}/5: {counts[difficulty]:3d}  {'█' * min(counts[difficulty], 30)}")
+
+
+def preview_scenarios(scenarios: Iterable[Mapping[str, Any]], n: int = 5) -> None:
+    """Shows the first `n` of scenarios as mappings."""
+    GeneratedScenarioCollection(map(GeneratedScenario.from_dict, scenarios)).preview(n)
