@@ -74,6 +74,8 @@ export interface EpisodeRow {
 
 export interface EpisodesPage {
   total: number;
+  /** Episodes that filters do not find yet, because the server has not read them. */
+  num_unread?: number;
   histogram: { edges: number[]; counts: number[] };
   outcomes: Record<string, number>;
   agents: string[];
@@ -134,11 +136,12 @@ export interface Turn {
 }
 
 export interface Span {
-  kind: "queue" | "prefill" | "decode" | "tool" | "agent";
+  kind: "queue" | "prefill" | "decode" | "model" | "tool" | "agent";
   turn: string | null;
   label: string | null;
   start_s: number;
   end_s: number;
+  error?: string | null;
 }
 
 export interface Episode extends EpisodeRow {
@@ -172,7 +175,7 @@ export interface TokensPage {
   tokens: Token[];
 }
 export interface Alternatives {
-  alternatives?: { id: number; text: string | null; logprob: number }[];
+  alternatives?: { id: number; text: string | null; logprob: Num }[];
   unavailable?: string;
 }
 

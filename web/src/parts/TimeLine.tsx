@@ -6,6 +6,7 @@ const kinds: Record<Span["kind"], [string, string]> = {
   queue: ["waiting", "quiet"],
   prefill: ["prefill", "s3"],
   decode: ["decode", "s1"],
+  model: ["model", "s1"],
   tool: ["tool", "s2"],
   agent: ["agent", "line"],
 };
@@ -90,12 +91,12 @@ export function TimeLine({
                 row.map((span, index) => {
                   const turn = span.turn ? turnOf.get(span.turn) : undefined;
                   const [name, colour] = kinds[span.kind] ?? [span.kind, "quiet"];
-                  const text = `${span.label || name}${turn ? `, turn ${turn.number}` : ""}: ${seconds(span.end_s - span.start_s)}, from ${seconds(span.start_s)}`;
+                  const text = `${span.label || name}${turn ? `, turn ${turn.number}` : ""}: ${seconds(span.end_s - span.start_s)}, from ${seconds(span.start_s)}${span.error ? `; ${span.error}` : ""}`;
                   return (
                     <button
                       type="button"
                       key={`${at}-${index}`}
-                      class={span.kind + (turn === current ? " now" : "")}
+                      class={span.kind + (turn === current ? " now" : "") + (span.error ? " failed" : "")}
                       style={{
                         left: `${(100 * span.start_s) / whole}%`,
                         width: `${(100 * (span.end_s - span.start_s)) / whole}%`,

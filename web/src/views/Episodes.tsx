@@ -11,6 +11,7 @@ import { useKeys } from "../keys";
 import { go, links, setQuery, type Query } from "../router";
 
 const PAGE = 200;
+const UNREAD_MS = 2000;
 const filters = [
   "step",
   "group",
@@ -81,6 +82,12 @@ export function Episodes({ run, query }: { run: Run; query: Query }) {
     answer.reload();
   };
   useEffect(() => setCurrent(0), [params]);
+  const unread = page?.num_unread ?? 0;
+  useEffect(() => {
+    if (!unread) return;
+    const timer = setTimeout(answer.reload, UNREAD_MS);
+    return () => clearTimeout(timer);
+  }, [answer.data]);
   useKeys([
     { key: "/", does: "search in the text of episodes", run: () => document.getElementById("words")?.focus() },
     {
@@ -108,6 +115,7 @@ export function Episodes({ run, query }: { run: Run; query: Query }) {
         <span class="faint" role="status" data-total={page?.total}>
           {page ? plural(page.total, "episode") : ""}
         </span>
+        {unread > 0 && <span class="faint">{count(unread)} are still being read; filters find them later</span>}
         {fresh > 0 && (
           <button type="button" onClick={renew}>
             {plural(fresh, "new one")}
@@ -178,7 +186,7 @@ function List(props: {
               <span class="num">{row.is_eval ? "eval" : count(row.step)}</span>
               <Outcome kind={row.outcome} />
               <span class="num">{num(row.reward)}</span>
-              <Signed value={row.advantage_mean} most={2} />
+              <Signed value={row.advantage_mean} most={1} />
               <span class="num">{row.num_turns}</span>
               <span class="num">{count(row.num_tokens)}</span>
               <span class="num">{row.num_forks || ""}</span>

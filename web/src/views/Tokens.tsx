@@ -179,9 +179,9 @@ export function Details({
             <ol class="alternatives" aria-label="Alternatives">
               {alternatives.alternatives.map((each) => (
                 <li key={each.id} class={each.id === token.id ? "now" : ""}>
-                  <i style={{ width: `${100 * Math.exp(each.logprob)}%` }} aria-hidden="true" />
+                  <i style={{ width: `${100 * Math.exp(each.logprob ?? -Infinity)}%` }} aria-hidden="true" />
                   <code>{JSON.stringify(each.text ?? `#${each.id}`)}</code>
-                  <span class="num">{exact(Math.exp(each.logprob), 4)}</span>
+                  <span class="num">{exact(Math.exp(each.logprob ?? -Infinity), 4)}</span>
                 </li>
               ))}
             </ol>
