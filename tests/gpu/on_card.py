@@ -6,7 +6,6 @@ Each test says which part it is; they stand in the order in which a new card sho
 from __future__ import annotations
 
 import json
-import random
 import subprocess
 import sys
 from collections.abc import Callable, Sequence
@@ -23,15 +22,11 @@ from ludus.engines.lease import ComputeLease
 from ludus.engines.local.draws.base import SamplingRequest, uniform
 from ludus.engines.local.draws.eager import EagerSampling
 from ludus.engines.local.graphs import choose_capture
-from ludus.engines.local.kernels.base import PAGE_TOKENS, AttentionKernel
+from ludus.engines.local.kernels.base import AttentionKernel
 from ludus.engines.local.kernels.eager import EagerKernel
 from ludus.engines.local.kernels.triton import TritonKernel
-from ludus.engines.local.pages import PagePool
 from ludus.engines.local.runner import Runner
-from ludus.engines.local.scheduler import Scheduler
-from ludus.engines.sequence import Sequence as RunningSequence
 from ludus.kernels.library import AttentionRule
-from ludus.kernels.triton_rowwise import TritonRowwise
 from ludus.models.flex_tree import TreeMasks, flex_tree_attention
 from ludus.models.load import LoadedModel, load_model
 from ludus.models.rowwise import TorchRowwise
@@ -42,7 +37,10 @@ from ludus.trainer.head import VocabularyHead
 from ludus.trainer.rounding import Rounding
 from ludus.trainer.settings import OptimizerSettings, TrainerSettings
 from ludus.trainer.step import ModelTrainer
-from ludus.types import Call, Sampling
+from ludus.types import Sampling
+from tests.engines.local.steps import make_runner as a_runner
+from tests.engines.local.steps import sampled
+from tests.models.test_flex_tree import random_row
 from tests.models.test_rowwise import TOLERANCE, assert_same, results
 
 pytestmark = [
@@ -58,24 +56,11 @@ def on(device: torch.device, *tensors: Tensor) -> list[Tensor]:
     return [each.to(device) for each in tensors]
 
 
-def random_row(num_tokens: int) -> tuple[list[int], list[int]]:
-    """Parents and positions of a row in depth-first order with several roots and many branches."""
-    rng = random.Random(num_tokens)
-    parents: list[int] = []
-    positions: list[int] = []
-    path: list[int] = []
-    for index in range(num_tokens):
-        if rng.random() < 0.1:
-            path = path[: rng.randint(0, len(path))]
-        parents.append(path[-1] if path else -1)
-        positions.append(len(path))
-        path.append(index)
-    return parents, positions
-
-
 @pytest.mark.parametrize("dtype", TOLERANCE)
 def test_norms_gates_and_rotary_positions(dtype: torch.dtype) -> None:
     """Forward and backward as torch's operations on the processor."""
+    from ludus.kernels.triton_rowwise import TritonRowwise  # the list of these tests is made without triton too
+
     assert_same(results(TritonRowwise(), dtype, "cuda"), results(TorchRowwise(), dtype), dtype)
 
 
@@ -176,31 +161,7 @@ def models(tiny_models: Callable[[str], Path]) -> Callable[..., LoadedModel]:
 
 
 def make_runner(model: LoadedModel, kernel: AttentionKernel, *, has_graphs: bool = False) -> Runner:
-    device = model.head_weight.device
-    draws = EagerSampling(model.head_weight.shape[0], device)
-    return Runner(
-        model, kernel, draws, num_pages=64, max_running=8, capture=choose_capture(device) if has_graphs else None
-    )
-
-
-def sampled(runner: Runner, max_new_tokens: Sequence[int]) -> list[tuple[list[int], list[float]]]:
-    """What calls with prompts of different lengths get, each with its own limit of tokens."""
-    scheduler = Scheduler(PagePool(64, page_tokens=PAGE_TOKENS), max_batch_tokens=64, max_running=8)
-    sequences = []
-    for number, limit in enumerate(max_new_tokens):
-        prompt = tuple(range(20, 30 + 9 * number))
-        call = Call(f"c{number}", "s", prompt, Sampling(max_new_tokens=limit))
-        sequence = RunningSequence(call, number, number, len(prompt) + limit, frozenset(), None, list(prompt))
-        sequences.append(sequence)
-        scheduler.add(sequence)
-    while scheduler.running or scheduler.waiting:
-        plan = scheduler.plan_step(0)
-        draws = runner.run(plan)
-        scheduler.commit(plan)
-        for sequence, draw in draws:
-            if sequence.append(draw, 0) is not None:
-                scheduler.remove(sequence)
-    return [(sequence.token_ids, sequence.logprobs) for sequence in sequences]
+    return a_runner(model, kernel, choose_capture(model.head_weight.device) if has_graphs else None)
 
 
 @pytest.mark.parametrize("has_graphs", [False, True], ids=["steps", "graphs"])

@@ -5,25 +5,19 @@ fp32 alone: the interpreter's product of bf16 numbers multiplies their bits. On 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
 import pytest
 import torch
 from torch import Tensor
 
-from ludus.engines.local.draws.eager import EagerSampling
 from ludus.engines.local.graphs import Replay
-from ludus.engines.local.kernels.base import PAGE_TOKENS, AttentionKernel
 from ludus.engines.local.kernels.eager import EagerKernel
 from ludus.engines.local.kernels.triton import TritonKernel
-from ludus.engines.local.pages import PagePool
-from ludus.engines.local.runner import Runner
-from ludus.engines.local.scheduler import Scheduler
-from ludus.engines.sequence import Sequence as RunningSequence
 from ludus.kernels.library import AttentionRule
 from ludus.models.load import LoadedModel
-from ludus.types import Call, Sampling
 from tests.engines.local.kernels.test_kernels import Paged, attend, reference
+from tests.engines.local.steps import make_runner, sampled
 
 CPU = torch.device("cpu")
 
@@ -44,32 +38,6 @@ class FakeCapture:
             return result.copy_(forward())
 
         return replay
-
-
-def make_runner(model: LoadedModel, kernel: AttentionKernel, capture: FakeCapture | None = None) -> Runner:
-    draws = EagerSampling(model.head_weight.shape[0], CPU)
-    return Runner(model, kernel, draws, num_pages=64, max_running=8, capture=capture)
-
-
-def sampled(runner: Runner, num_calls: int, max_new_tokens: Sequence[int]) -> list[tuple[list[int], list[float]]]:
-    """What calls with prompts of different lengths get, each with its own limit of tokens."""
-    scheduler = Scheduler(PagePool(64, page_tokens=PAGE_TOKENS), max_batch_tokens=64, max_running=8)
-    sequences = []
-    for number in range(num_calls):
-        prompt = tuple(range(20, 30 + 9 * number))
-        call = Call(f"c{number}", "s", prompt, Sampling(max_new_tokens=max_new_tokens[number]))
-        most = len(prompt) + max_new_tokens[number]
-        sequence = RunningSequence(call, number, number, most, frozenset(), None, list(prompt))
-        sequences.append(sequence)
-        scheduler.add(sequence)
-    while scheduler.running or scheduler.waiting:
-        plan = scheduler.plan_step(0)
-        draws = runner.run(plan)
-        scheduler.commit(plan)
-        for sequence, draw in draws:
-            if sequence.append(draw, 0) is not None:
-                scheduler.remove(sequence)
-    return [(sequence.token_ids, sequence.logprobs) for sequence in sequences]
 
 
 @pytest.mark.parametrize(("num_heads", "num_kv_heads", "head_dim"), [(3, 3, 48), (14, 2, 64), (8, 1, 16)])
@@ -101,24 +69,24 @@ def test_replayed_steps_sample_what_steps_without_graphs_sample(
     """Sequences that come and go, prompts among them, windows and caps: tokens are equal, a size is captured once."""
     model, capture, limits = loaded(family), FakeCapture(), [4, 9, 6]
     graphs = make_runner(model, TritonKernel(CPU), capture)
-    found = sampled(graphs, 3, limits)
-    expected = sampled(make_runner(model, EagerKernel()), 3, limits)
+    found = sampled(graphs, limits)
+    expected = sampled(make_runner(model, EagerKernel()), limits)
     for (ids, logprobs), (expected_ids, expected_logprobs) in zip(found, expected, strict=True):
         assert ids == expected_ids
         assert logprobs == pytest.approx(expected_logprobs, abs=1e-4)
     num_captures = capture.num_captures
-    assert sampled(graphs, 3, limits) == found and capture.num_captures == num_captures < capture.num_replays
+    assert sampled(graphs, limits) == found and capture.num_captures == num_captures < capture.num_replays
 
 
 def test_replayed_steps_see_new_weights(loaded: Callable[..., LoadedModel]) -> None:
     """Weights that a publish writes in place reach the steps that were captured before."""
     model = loaded("llama")
     runner = make_runner(model, TritonKernel(CPU), FakeCapture())
-    before = sampled(runner, 1, [4])
+    before = sampled(runner, [4])
     with torch.no_grad():
         model.head_weight.mul_(2.0)
     try:
-        assert sampled(runner, 1, [4]) != before
+        assert sampled(runner, [4]) != before
     finally:
         with torch.no_grad():
             model.head_weight.div_(2.0)
