@@ -22,14 +22,16 @@ struct Step {
 };
 
 inline Vec root(Vec x) {
-  Vec result;
-  for (int i = 0; i < LANES; i++) result[i] = std::sqrt(x[i]);
-  return result;
+  float numbers[LANES];
+  store_vec(numbers, x);
+#pragma omp simd
+  for (int i = 0; i < LANES; i++) numbers[i] = std::sqrt(numbers[i]);
+  return load_vec(numbers);
 }
 
 inline void step_vector(float* weight, const float* grad, uint16_t* first, uint16_t* second, int64_t index,
                         const Step& step) {
-  const UintVec chance = mix(((UintVec)LANE + uint32_t(index)) ^ step.seed);
+  const UintVec chance = mix((as_uint(LANE) + uint32_t(index)) ^ step.seed);
   const Vec g = load_vec(grad);
   const Vec m = read(first) * step.beta1 + g * (1.f - step.beta1);
   const Vec v = read(second) * step.beta2 + g * g * (1.f - step.beta2);

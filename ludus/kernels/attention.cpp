@@ -213,7 +213,7 @@ void attend_pairs(const uint16_t* q, int64_t q_head_stride, const uint16_t* laye
       for (int g = 0; g < G; g++) {
         Vec own = score[p][g] * rule.scale;
         if (rule.softcap > 0.f) own = tanh_vec(own / rule.softcap) * rule.softcap;
-        own = seen ? own : fill(HIDDEN);
+        own = select(seen, own, fill(HIDDEN));
         largest[g] = larger(largest[g], own);
         store_vec(scores + (size_t(page - first_page) * G + g) * PAGE, own);
       }

@@ -11,7 +11,7 @@ namespace {
 // The power of two nearest to exp(x): x / ln 2, rounded.
 template <typename Number>
 inline Number whole_part(Number x) {
-  const float to_nearest = 12582912.f;  // 1.5 * 2^23: adding it rounds to whole numbers
+  constexpr float to_nearest = 12582912.f;  // 1.5 * 2^23: adding it rounds to whole numbers
   return (x * 1.44269504088896341f + to_nearest) - to_nearest;
 }
 
@@ -35,7 +35,7 @@ inline float power_of_two(float n) {
   return out;
 }
 
-inline Vec power_of_two(Vec n) { return (Vec)((__builtin_convertvector(n, IntVec) + 127) << 23); }
+inline Vec power_of_two(Vec n) { return as_float((to_int(n) + 127) << 23); }
 
 // Beyond -87 … 87 it stays what it is there: neither 0 nor infinite.
 inline Vec exp_within(Vec x) {
@@ -44,7 +44,7 @@ inline Vec exp_within(Vec x) {
 }
 
 // Below -87, where fp32 soon has no normal number, it is 0; above 87 it stays what it is there.
-inline Vec exp_vec(Vec x) { return x < -87.f ? Vec{} : exp_within(x); }
+inline Vec exp_vec(Vec x) { return select(x < -87.f, Vec{}, exp_within(x)); }
 
 // Of x <= 0, and 0 below -87.
 inline float exp_one(float x) {

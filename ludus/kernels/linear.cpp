@@ -26,6 +26,10 @@ typedef float Four __attribute__((vector_size(16)));
 typedef __m512 Lanes;
 constexpr int MOST_GROUPS = 6;  // 6 x 4 sums, 6 registers of x and one of W: 31 of 32 registers
 inline Lanes spread_four(Four w) { return _mm512_broadcast_f32x4((__m128)w); }
+#elif defined(LUDUS_AVX)
+typedef float Lanes __attribute__((vector_size(32)));
+constexpr int MOST_GROUPS = 3;  // 3 x 4 sums, 3 registers of x and one of W: 16 registers
+inline Lanes spread_four(Four w) { return (Lanes)_mm256_insertf128_ps(_mm256_castps128_ps256((__m128)w), (__m128)w, 1); }
 #else
 typedef Four Lanes;
 constexpr int MOST_GROUPS = 3;  // 3 x 4 sums, 3 registers of x and one of W: 16 registers
@@ -65,8 +69,10 @@ inline Four load_four(const float* at) {
 }
 inline Four load_four(const uint16_t* at) {
   typedef uint32_t Bits __attribute__((vector_size(16)));
-  const Bits bits = Bits{at[0], at[1], at[2], at[3]} << 16;
-  return (Four)bits;
+  typedef uint16_t Halves __attribute__((vector_size(8)));
+  Halves halves;
+  std::memcpy(&halves, at, sizeof halves);
+  return (Four)(__builtin_convertvector(halves, Bits) << 16);
 }
 
 inline void save_four(float* at, Four values) { std::memcpy(at, &values, sizeof values); }
@@ -136,6 +142,15 @@ inline void collapse(const Lanes* sums, Four* out) {
   out[1] = (Four)_mm512_extractf32x4_ps(all, 1);
   out[2] = (Four)_mm512_extractf32x4_ps(all, 2);
   out[3] = (Four)_mm512_extractf32x4_ps(all, 3);
+#elif defined(LUDUS_AVX)
+  const __m256 a = (__m256)sums[0], b = (__m256)sums[1], c = (__m256)sums[2], d = (__m256)sums[3];
+  const __m256 ab = _mm256_add_ps(_mm256_unpacklo_ps(a, b), _mm256_unpackhi_ps(a, b));
+  const __m256 cd = _mm256_add_ps(_mm256_unpacklo_ps(c, d), _mm256_unpackhi_ps(c, d));
+  const __m256d low = _mm256_unpacklo_pd(_mm256_castps_pd(ab), _mm256_castps_pd(cd));
+  const __m256d high = _mm256_unpackhi_pd(_mm256_castps_pd(ab), _mm256_castps_pd(cd));
+  const __m256 all = _mm256_add_ps(_mm256_castpd_ps(low), _mm256_castpd_ps(high));
+  out[0] = (Four)_mm256_castps256_ps128(all);
+  out[1] = (Four)_mm256_extractf128_ps(all, 1);
 #else
   for (int column = 0; column < COLUMNS; column++)
     out[0][column] = (sums[column][0] + sums[column][2]) + (sums[column][1] + sums[column][3]);

@@ -6,15 +6,23 @@ Invariant: a row of the result has the same bits whatever rows share the call an
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from functools import cache
+from pathlib import Path
 
 import torch
 from torch import Tensor
+from torch.nn import functional
 
 from ludus.errors import InternalError
 from ludus.kernels.build import build_library, obtain
 from ludus.kernels.library import ADDRESS, COUNT, DTYPES, SIZE, load_library, refuse
+from ludus.processes.files import remembered, user_cache
+
+_TOO_SLOW = 2.0
+"""Times as long as torch's: a build without threads on several cores. Up to there it is worth that rows have the same
+bits in any company."""
 
 
 def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None, out: Tensor | None = None) -> Tensor:
@@ -56,7 +64,39 @@ def unsupported_reason(weight: Tensor) -> str | None:
     if weight.dim() != 2 or weight.numel() == 0 or not _lies_in_rows(weight):
         return f"it takes a matrix whose rows are dense, and the weight is {tuple(weight.shape)} by {weight.stride()}"
     function = obtain(_function)
-    return function if isinstance(function, str) else None
+    if isinstance(function, str):
+        return function
+    ratio = _times_as_long(weight.dtype, torch.get_num_threads())
+    return f"it takes {ratio:.1f} times as long as torch's product here" if ratio > _TOO_SLOW else None
+
+
+@cache
+def _times_as_long(dtype: torch.dtype, num_threads: int, folder: Path | None = None) -> float:
+    """How many times as long as torch's our product takes for few rows; measured once for this build, and kept.
+
+    folder: where it is kept. None: the user's cache.
+    """
+    build = build_library("linear").parent.name
+    name = f"linear-{build}-{torch.__version__}-{str(dtype).removeprefix('torch.')}-{num_threads}.json"
+    return remembered((folder or user_cache() / "machine") / name, lambda: _measure(dtype))["ratio"]
+
+
+def _measure(dtype: torch.dtype) -> dict[str, float]:
+    """Shortest times of rounds in which both take turns, of as many rows as are decoded together."""
+    ours, theirs = 0.0, 0.0
+    weight = torch.ones(1536, 576, dtype=dtype)
+    with torch.no_grad():
+        for num_rows in (1, 16):
+            x = torch.ones(num_rows, 576, dtype=dtype)
+            own, other = ([_seconds(multiply, x, weight) for _ in range(8)] for multiply in (linear, functional.linear))
+            ours, theirs = ours + min(own), theirs + min(other)
+    return {"ratio": ours / theirs}
+
+
+def _seconds(multiply: Callable[[Tensor, Tensor], Tensor], x: Tensor, weight: Tensor) -> float:
+    started_at = time.perf_counter()
+    multiply(x, weight)
+    return time.perf_counter() - started_at
 
 
 @cache

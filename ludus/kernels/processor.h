@@ -7,6 +7,11 @@
 #include <immintrin.h>
 #endif
 
+#if !defined(LUDUS_AVX512) && defined(__AVX__)
+#define LUDUS_AVX 1
+#include <immintrin.h>
+#endif
+
 #if defined(LUDUS_AVX512) && defined(__AVX512BF16__)
 #define LUDUS_PAIRS 1  // one instruction multiplies pairs of bf16 and adds them to 16 sums
 #endif

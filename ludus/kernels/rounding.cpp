@@ -7,7 +7,7 @@ namespace {
 constexpr int64_t BLOCK = 4096;  // numbers of one task of a thread
 
 inline void round_vector(const float* from, uint16_t* to, uint32_t place, uint32_t key) {
-  save_by_chance(to, load_vec(from), mix(((UintVec)LANE + place) ^ key));
+  save_by_chance(to, load_vec(from), mix((as_uint(LANE) + place) ^ key));
 }
 
 }  // namespace

@@ -113,9 +113,9 @@ Forest read_forest(const int32_t* ends, const int32_t* positions, int num_tokens
 
 inline IntVec seen_keys(const Forest& forest, int window, int query, int block) {
   const IntVec key = block * BLOCK + LANE;
-  IntVec seen = (key <= query) & (*(const LooseIntVec*)(forest.ends.data() + block * BLOCK) > query);
+  IntVec seen = (key <= query) & (load_ints(forest.ends.data() + block * BLOCK) > query);
   if (window > 0) {
-    const IntVec back = forest.positions[query] - *(const LooseIntVec*)(forest.positions.data() + block * BLOCK);
+    const IntVec back = forest.positions[query] - load_ints(forest.positions.data() + block * BLOCK);
     seen &= back < window;
   }
   return seen;
@@ -229,7 +229,7 @@ inline Vec finish_score(const Call& call, const Tile& tile, int i, int query, Ve
     if (slope) *slope = 1.f - bent * bent;
   }
   if (tile.is_whole[i]) return score;
-  return seen_keys(call.forest, call.rule.window, query, tile.blocks[i]) ? score : fill(HIDDEN);
+  return select(seen_keys(call.forest, call.rule.window, query, tile.blocks[i]), score, fill(HIDDEN));
 }
 
 template <class M, typename T>

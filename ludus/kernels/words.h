@@ -11,7 +11,14 @@
 
 namespace {
 
-constexpr int ROWS = 4, WIDE = 4;  // a register tile: 16 sums hide the latency of the multiply-add
+// A register tile: its sums hide the latency of the multiply-add and leave registers for what is multiplied.
+#ifdef LUDUS_AVX512
+constexpr int ROWS = 4, WIDE = 4;
+#elif defined(LUDUS_AVX) || defined(__aarch64__)
+constexpr int ROWS = 4, WIDE = 1;  // of two or four vectors each
+#else
+constexpr int ROWS = 2, WIDE = 1;
+#endif
 
 // One fp32 number a word; serves bf16 too where the processor cannot multiply pairs.
 struct Plain {
@@ -76,9 +83,11 @@ template <typename F>
 inline void in_runs(int num_vectors, F f) {
   int at = 0;
   for (; at + WIDE <= num_vectors; at += WIDE) f(std::integral_constant<int, WIDE>(), at);
-  if (num_vectors - at == 3) f(std::integral_constant<int, 3>(), at);
-  else if (num_vectors - at == 2) f(std::integral_constant<int, 2>(), at);
-  else if (num_vectors - at == 1) f(std::integral_constant<int, 1>(), at);
+  if constexpr (WIDE > 1) {
+    if (num_vectors - at == 3) f(std::integral_constant<int, 3>(), at);
+    else if (num_vectors - at == 2) f(std::integral_constant<int, 2>(), at);
+    else if (num_vectors - at == 1) f(std::integral_constant<int, 1>(), at);
+  }
 }
 
 }  // namespace

@@ -7,13 +7,11 @@ Invariant: on one machine the answer stays what it was, until torch, the process
 from __future__ import annotations
 
 import hashlib
-import json
 import logging
 import os
 import platform
 import time
-from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from functools import cache
 from pathlib import Path
 from statistics import median
@@ -25,7 +23,7 @@ from ludus.machine import Machine
 from ludus.models.device import choose_device
 from ludus.models.settings import ModelSettings
 from ludus.models.threads import choose_threads
-from ludus.processes.files import user_cache
+from ludus.processes.files import remembered, user_cache
 
 logger = logging.getLogger(__name__)
 
@@ -95,28 +93,7 @@ def product_times(folder: Path | None = None) -> ProductTimes:
     folder: where it is kept. None: the user's cache.
     """
     path = (folder or user_cache() / "machine") / f"products-{_key()}.json"
-    found = _read(path)
-    if found is not None:
-        return found
-    with suppress(OSError):
-        path.unlink(missing_ok=True)  # if it is there it is damaged
-    times = _measure()
-    with suppress(OSError):  # measured again then
-        path.parent.mkdir(parents=True, exist_ok=True)
-        draft = path.with_name(f"{path.name}.{os.getpid()}.part")
-        draft.write_text(json.dumps({"bfloat16_s": times.bfloat16_s, "float32_s": times.float32_s}))
-        with suppress(FileExistsError):
-            os.link(draft, path)  # the first to have measured decides for all
-        draft.unlink()
-    return _read(path) or times
-
-
-def _read(path: Path) -> ProductTimes | None:
-    try:
-        values = json.loads(path.read_text())
-        return ProductTimes(float(values["bfloat16_s"]), float(values["float32_s"]))
-    except (OSError, ValueError, KeyError, TypeError):
-        return None
+    return ProductTimes(**remembered(path, lambda: asdict(_measure())))
 
 
 def _key() -> str:

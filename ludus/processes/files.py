@@ -7,8 +7,11 @@ from __future__ import annotations
 
 import fcntl
 import itertools
+import json
 import os
 import shutil
+from collections.abc import Callable, Mapping
+from contextlib import suppress
 from pathlib import Path
 
 OWNER_ALONE = 0o700
@@ -34,6 +37,35 @@ def write_whole(path: Path, content: str | bytes) -> None:
     draft = path.with_name(f"{path.name}.{os.getpid()}.part")
     draft.write_bytes(content.encode() if isinstance(content, str) else content)
     draft.replace(path)
+
+
+def remembered(path: Path, measure: Callable[[], Mapping[str, float]]) -> dict[str, float]:
+    """The numbers in a file of the cache; where there are none, those that `measure` gives, kept for later.
+
+    Of several processes that measure at once the first to be done decides for all. Where nothing can be kept, each
+    measures for itself.
+    """
+    found = _numbers(path)
+    if found is not None:
+        return found
+    with suppress(OSError):
+        path.unlink(missing_ok=True)  # if it is there it is damaged
+    measured = dict(measure())
+    with suppress(OSError):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        draft = path.with_name(f"{path.name}.{os.getpid()}.part")
+        draft.write_text(json.dumps(measured), encoding="utf-8")
+        with suppress(FileExistsError):
+            os.link(draft, path)
+        draft.unlink()
+    return _numbers(path) or measured
+
+
+def _numbers(path: Path) -> dict[str, float] | None:
+    try:
+        return {str(name): float(value) for name, value in json.loads(path.read_text(encoding="utf-8")).items()} or None
+    except (OSError, ValueError, TypeError, AttributeError):
+        return None
 
 
 def set_aside(path: Path) -> Path:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 import torch
@@ -137,3 +138,26 @@ def test_tensors_that_do_not_fit_are_named() -> None:
         linear(x, weight, out=torch.zeros(3, 2))
     with pytest.raises(InternalError, match="no gradients"):
         linear(x, weight.clone().requires_grad_())
+
+
+def test_a_product_that_is_much_slower_than_torchs_is_not_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is timed once for a build; a later process reads what was measured, and says why torch multiplies."""
+    measured = [{"ratio": 5.0}]
+    monkeypatch.setattr(module, "user_cache", lambda: tmp_path)
+    monkeypatch.setattr(module, "_measure", lambda _: measured.pop())
+    weight = torch.zeros(4, 8)
+    try:
+        for _ in range(2):
+            module._times_as_long.cache_clear()
+            assert module.unsupported_reason(weight) == "it takes 5.0 times as long as torch's product here"
+        module._times_as_long.cache_clear()
+        (kept,) = (tmp_path / "machine").iterdir()
+        kept.write_text('{"ratio": 1.2}')
+        assert module.unsupported_reason(weight) is None
+    finally:
+        module._times_as_long.cache_clear()
+
+
+def test_it_is_timed_against_torchs() -> None:
+    """The ratio is of times, and no build of this machine is ten times as slow."""
+    assert 0 < module._measure(torch.float32)["ratio"] < 10
