@@ -45,8 +45,7 @@ def plan(
     if as_json:
         return say_json(_body(made, counted, chosen))
     Console(highlight=False).print(_table(made))
-    num_idle = counted.count - made.num_cards
-    say(f"[dim]cards   [/] {counted}, of which {made.num_cards} are used" + (f"; {num_idle} idle" if num_idle else ""))
+    say(f"[dim]cards   [/] {made.num_cards} of {counted} in use")
     say(f"[dim]rows    [/] {made.row_tokens:,} tokens; a longer path fits up to {made.longest_tokens:,}")
     say(f"[dim]pages   [/] {made.num_pages:,} of each engine, for {made.kv_tokens:,} tokens")
     for key, value in chosen.items():

@@ -21,7 +21,7 @@ def test_memory_is_shown_by_part(tmp_path, capsys):
     for part in ("masters, fp32", "gathered from other ranks", "pages of keys and values", "of 80.00"):
         assert part in said, said
     assert "engine.replicas=6" in said
-    assert "8 cards of 80.0 GB, of which 8 are used" in said
+    assert "8 of 8 cards of 80.0 GB in use" in said
 
 
 def test_programs_read_one_line(tmp_path, capsys):

@@ -204,7 +204,8 @@ class _Bounds:
         pages, most = -(-path // PAGE_TOKENS), job.max_running * -(-context // PAGE_TOKENS)
         if fixed.kv_bytes is not None:
             pages = most = min(most, max(1, fixed.kv_bytes // job.page_bytes))
-        return cls(row, max(row, _whole_blocks(max(context, ENOUGH_ROW_TOKENS))), pages, most)
+        enough = fixed.row_tokens or ENOUGH_ROW_TOKENS
+        return cls(row, max(row, _whole_blocks(max(context, enough))), pages, most)
 
 
 def _planned(job: Job, card_bytes: int, fixed: Fixed, place: _Placement, how: Training) -> Plan | None:
@@ -268,7 +269,8 @@ def _split(cost: RowCost, page: int, left: int, bounds: _Bounds) -> tuple[int, i
     if not page:
         return _longest_row(cost, left, bounds.least_row, bounds.most_row), 0
     share = min(left - bounds.least_pages * page, int(left * ROW_SHARE))
-    row = _longest_row(cost, share, bounds.least_row, max(bounds.least_row, ENOUGH_ROW_TOKENS))
+    most = min(bounds.most_row, max(bounds.least_row, ENOUGH_ROW_TOKENS))
+    row = _longest_row(cost, share, bounds.least_row, most)
     pages = min(bounds.most_pages, (left - cost(row)) // page)
     return _longest_row(cost, left - pages * page, row, bounds.most_row), pages
 
