@@ -43,10 +43,9 @@ def write_run(root: Path, name: str = "run", *, num_steps: int = NUM_STEPS) -> P
         fill_run(store, num_steps=num_steps, per_step=PER_STEP)
         rich = replace(rich_episode(), outcome=Outcome("failed", "KeyError: no such question"), is_eval=False)
         store.add_episode(replace(rich, spans=(Span("tool", "search", 1.5, 2.0, turn_id="t0"),)), step=3)
-        for number in range(1000, 1010):
-            store.add_episode(
-                episode_of(number, reward=number / 2000, is_eval=True), step=num_steps - 1 if number < 1005 else 0
-            )
+        for number in range(1000, 1040, 8):  # five tasks, played after the first step and after the last
+            store.add_episode(episode_of(number + 1, reward=0.25, is_eval=True), step=0)
+            store.add_episode(episode_of(number, reward=number / 2000, is_eval=True), step=num_steps - 1)
         turns = [turn for episode in store.episodes(step=3, is_eval=False) for turn in episode.session.turns]
         credit = store.credit()
         used = {turn.id: len(turn.sampled.token_ids) for turn in turns if isinstance(credit.get(turn.id), float)}

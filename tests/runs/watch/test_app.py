@@ -196,13 +196,22 @@ def test_groups_say_whether_they_teach(watched: Watched) -> None:
 
 
 def test_two_moments_are_compared_on_the_same_rows(watched: Watched) -> None:
-    """Paired by task, with an interval; without rows in both it says why not."""
+    """Paired by task, with an interval, of one run or of two; without rows in both it says why not."""
     found: Any = watched.get("compare", a="run", b="run", step_a=0, step_b=NUM_STEPS - 1)
-    assert found["paired"] is None and found["why_not"] == "fewer than two rows are in both"
-    with watching(watched.folder) as other:
-        assert other.get("compare", a="run", b="run")["paired"] is None  # one task
+    rewards = [number / 2000 for number in range(1000, 1040, 8)]
+    assert found["paired"]["rows"] == 5 and found["paired"]["mean_a"] == 0.25
+    assert found["paired"]["difference"] == pytest.approx(sum(rewards) / 5 - 0.25)
+    low, high = found["paired"]["interval"]
+    assert low < found["paired"]["difference"] < high and found["why_not"] is None
     assert {row["name"] for row in found["metrics"]} > {"rollout/reward", "train/loss"}
-    assert found["a"]["evaluated_step"] == 0
+    assert (found["a"]["evaluated_step"], found["b"]["evaluated_step"]) == (0, NUM_STEPS - 1)
+    RunStore.create(watched.folder.parent, "other", "model: {path: x}\n").close()
+    try:
+        with watching(watched.folder.parent) as both:
+            found = both.get("compare", a="run", b="other")
+        assert found["paired"] is None and found["why_not"] == "no held-out rows were played there: other"
+    finally:
+        shutil.rmtree(watched.folder.parent / "other")
 
 
 @pytest.mark.parametrize(
