@@ -6,6 +6,7 @@ Invariant: a run that is looked at is not changed, also while it trains; a table
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager
 from html import escape
@@ -16,8 +17,11 @@ from ludus.errors import UserError
 from ludus.runs.decoder import decoder_of
 from ludus.runs.folder import read_config
 from ludus.runs.store import RunStore
+from ludus.runs.tokens import StepTokens
 from ludus.runs.view import Decode, TurnView, view_turns
 from ludus.types import Episode
+
+logger = logging.getLogger(__name__)
 
 if TYPE_CHECKING:
     import pandas as pd  # type: ignore[import-untyped]
@@ -30,7 +34,12 @@ _TURNS = (
     *("episode_id", "step", "turn_id", "number", "agent", "follows", "fork", "prompt", "reply"),
     *("num_tokens", "mean_logprob", "reward", "advantage", "mask", "ended_by", "started_at", "finished_at"),
 )
-_TOKENS = ("episode_id", "step", "turn_id", "place", "token_id", "text", "logprob", "version", "advantage", "mask")
+_USED = ("trained_logprob", "ratio", "clipped", "weight", "loss", "entropy")
+"""Of a trained token, as its loss used them."""
+_TOKENS = (
+    *("episode_id", "step", "turn_id", "place", "token_id", "text", "logprob", "version", "advantage", "mask"),
+    *_USED,
+)
 
 
 def load_run(folder: Path | str) -> LoadedRun:
@@ -94,11 +103,15 @@ class LoadedRun(AbstractContextManager["LoadedRun"]):
         return _frame(self._of_steps(rows), _TURNS)
 
     def tokens(self, step: int | None = None) -> pd.DataFrame:
-        """One row for each sampled token: its logprob as it was sampled, its turn's advantage or mask.
+        """One row for each sampled token: its logprob as it was sampled, its turn's advantage or mask, and what its
+        loss used of it, NaN where it was not trained or nothing was recorded.
 
-        step: of the episodes that are read. None: all, 10 columns for every token of the run.
+        step: of the episodes that are read. None: all, 16 columns for every token of the run.
         """
-        rows = (row for episode, _, view in self._views(step) for row in _token_rows(episode, view))
+        used = _UsedTokens(self._store)
+        rows = (
+            row for episode, _, view in self._views(step) for row in _token_rows(episode, view, used.of(view.turn.id))
+        )
         return _frame(self._of_steps(rows), _TOKENS)
 
     def episode(self, episode_id: str) -> Episode:
@@ -150,11 +163,37 @@ def _turn_row(episode: Episode, number: int, view: TurnView) -> dict[str, Any]:
     }
 
 
-def _token_rows(episode: Episode, view: TurnView) -> Iterator[dict[str, Any]]:
+class _UsedTokens:
+    """What the losses of a run used of its tokens; of the steps, the last that was asked for is in memory."""
+
+    def __init__(self, store: RunStore) -> None:
+        self._store = store
+        self._steps: dict[str, int] = dict(store.rows("SELECT turn_id, step FROM credit"))
+        self._last: tuple[int, StepTokens | None] = (0, None)
+
+    def of(self, turn_id: str) -> Mapping[int, Mapping[str, float]]:
+        """By the places of trained tokens among those that the turn sampled."""
+        step = self._steps.get(turn_id)
+        if step is None:
+            return {}
+        if self._last[0] != step:
+            try:
+                self._last = (step, self._store.tokens(step))
+            except UserError as error:  # the rest is there
+                logger.warning("%s: %s", self._store.folder, error)
+                self._last = (step, None)
+        tokens = self._last[1]
+        return {} if tokens is None else tokens.of_turn(turn_id)
+
+
+def _token_rows(episode: Episode, view: TurnView, used: Mapping[int, Mapping[str, float]]) -> Iterator[dict[str, Any]]:
     known = {"episode_id": episode.id, "turn_id": view.turn.id, "advantage": view.advantage, "mask": view.mask}
     for place, token in enumerate(view.tokens):
         numbers = {"token_id": token.id, "text": token.text, "logprob": token.logprob, "version": token.version}
-        yield known | {"place": place} | numbers
+        row = known | {"place": place} | numbers
+        if (of_loss := used.get(place)) is not None:  # an advantage may be the token's own
+            row |= {name: of_loss[name] for name in ("advantage", *_USED) if name in of_loss}
+        yield row
 
 
 def _frame(rows: list[Any] | list[Mapping[str, float]], columns: tuple[str, ...] | None = None) -> pd.DataFrame:

@@ -194,7 +194,7 @@ class RunStore(AbstractContextManager["RunStore"]):
         rows, num_unreadable = read_metrics(self.folder)
         if num_unreadable:
             found.append(f"metrics.jsonl is damaged: {num_unreadable:,} of its lines cannot be read")
-        missing = {step for (step,) in self._rows("SELECT DISTINCT step FROM credit")} - {step for step, _ in rows}
+        missing = {step for (step,) in self.rows("SELECT DISTINCT step FROM credit")} - {step for step, _ in rows}
         if self.summary() is None:
             missing -= {max(missing, default=0)}  # its metrics may be on their way, or were when a crash came
         if missing:
@@ -243,8 +243,8 @@ class RunStore(AbstractContextManager["RunStore"]):
         """Episodes in the order in which they were added. None: of every step; training and evaluation alike."""
         wanted = {name: value for name, value in {"step": step, "is_eval": is_eval}.items() if value is not None}
         where = " AND ".join(("TRUE", *(f"{name} = ?" for name in wanted)))
-        for (num,) in self._rows(f"SELECT num FROM episodes WHERE {where} ORDER BY num", tuple(wanted.values())):
-            yield decode_episode(self._rows("SELECT record FROM episodes WHERE num = ?", (num,))[0][0])
+        for (num,) in self.rows(f"SELECT num FROM episodes WHERE {where} ORDER BY num", tuple(wanted.values())):
+            yield decode_episode(self.rows("SELECT record FROM episodes WHERE num = ?", (num,))[0][0])
 
     def episode(self, episode_id: str) -> Episode:
         """The last episode with this id. Raises UserError if there is none."""
@@ -256,31 +256,31 @@ class RunStore(AbstractContextManager["RunStore"]):
     def find_episode(self, episode_id: str, *, after: int = 0) -> Episode | None:
         """The last episode with this id. None: there is none. after: so many of the record are passed over."""
         sql = "SELECT record FROM episodes WHERE id = ? AND num > ? ORDER BY num DESC LIMIT 1"
-        rows = self._rows(sql, (episode_id, after))
+        rows = self.rows(sql, (episode_id, after))
         return decode_episode(*rows[0]) if rows else None
 
     def episode_at(self, num: int) -> Episode:
         """The episode with this number in the order of their adding. Raises UserError if there is none."""
-        rows = self._rows("SELECT record FROM episodes WHERE num = ?", (num,))
+        rows = self.rows("SELECT record FROM episodes WHERE num = ?", (num,))
         if not rows:
             raise UserError(f"the run {self.name!r} holds no episode of number {num}")
         return decode_episode(*rows[0])
 
     def has_episode(self, episode_id: str) -> bool:
-        return bool(self._rows("SELECT 1 FROM episodes WHERE id = ?", (episode_id,)))
+        return bool(self.rows("SELECT 1 FROM episodes WHERE id = ?", (episode_id,)))
 
     def episode_rows(self) -> list[dict[str, Any]]:
         """What is known of every episode without its turns: id, step, is_eval, outcome, reward, counts."""
         names = "id, step, group_id, task_id, is_eval, outcome, reward, num_turns, num_sampled_tokens, finished_at"
-        rows = self._rows(f"SELECT {names} FROM episodes ORDER BY num")
+        rows = self.rows(f"SELECT {names} FROM episodes ORDER BY num")
         return [dict(zip(names.split(", "), row, strict=True)) for row in rows]
 
     def failures(self) -> tuple[Failure, ...]:
         """Episodes that ended badly until now, by what went wrong, the most frequent first."""
         # Only what came since the last time is looked at: this is asked after every step.
-        last = int(self._rows("SELECT coalesce(max(num), 0) FROM episodes")[0][0])
+        last = int(self.rows("SELECT coalesce(max(num), 0) FROM episodes")[0][0])
         where = f"num > ? AND num <= ? AND outcome IN ({', '.join('?' * len(KINDS))})"
-        found = self._rows(
+        found = self.rows(
             f"SELECT record FROM episodes WHERE {where} ORDER BY num", (self._failures_until, last, *KINDS)
         )
         self._failures_until = last
@@ -290,7 +290,7 @@ class RunStore(AbstractContextManager["RunStore"]):
 
     @property
     def num_episodes(self) -> int:
-        return int(self._rows("SELECT count(*) FROM episodes")[0][0])
+        return int(self.rows("SELECT count(*) FROM episodes")[0][0])
 
     # Credit
 
@@ -305,7 +305,7 @@ class RunStore(AbstractContextManager["RunStore"]):
 
     def credit(self) -> dict[str, float | str]:
         """All that `add_credit` was given, by turn id."""
-        rows = self._rows("SELECT turn_id, advantage, mask FROM credit")
+        rows = self.rows("SELECT turn_id, advantage, mask FROM credit")
         return {turn_id: advantage if mask is None else mask for turn_id, advantage, mask in rows}
 
     def credit_of(self, turn_ids: Sequence[str]) -> list[tuple[str, int, float | None, str | None]]:
@@ -314,7 +314,7 @@ class RunStore(AbstractContextManager["RunStore"]):
         for start in range(0, len(turn_ids), _MOST_VALUES):
             part = tuple(turn_ids[start : start + _MOST_VALUES])
             marks = ", ".join("?" * len(part))
-            found += self._rows(f"SELECT turn_id, step, advantage, mask FROM credit WHERE turn_id IN ({marks})", part)
+            found += self.rows(f"SELECT turn_id, step, advantage, mask FROM credit WHERE turn_id IN ({marks})", part)
         return found
 
     def add_tokens(self, step: int, tokens: TokenColumns, turns: Mapping[int, tuple[str, Sequence[int]]]) -> None:
@@ -331,7 +331,7 @@ class RunStore(AbstractContextManager["RunStore"]):
     @property
     def last_step(self) -> int:
         """That used any turn; 0 if none did."""
-        return int(self._rows("SELECT coalesce(max(step), 0) FROM credit")[0][0])
+        return int(self.rows("SELECT coalesce(max(step), 0) FROM credit")[0][0])
 
     # What steps were given
 
@@ -343,7 +343,7 @@ class RunStore(AbstractContextManager["RunStore"]):
 
     def batch(self, step: int) -> dict[str, Any] | None:
         """What `add_batch` was given for the step. None: nothing, or it is not as it was written."""
-        for text, checksum in self._rows("SELECT record, checksum FROM batches WHERE step = ?", (step,)):
+        for text, checksum in self.rows("SELECT record, checksum FROM batches WHERE step = ?", (step,)):
             if zlib.crc32(text.encode()) == checksum:
                 found: dict[str, Any] = json.loads(text)
                 return found
@@ -403,9 +403,6 @@ class RunStore(AbstractContextManager["RunStore"]):
 
     def rows(self, sql: str, values: tuple[object, ...] = ()) -> list[tuple[Any, ...]]:
         """What a question in SQL to run.db answers. Raises UserError if it cannot be read."""
-        return self._rows(sql, values)
-
-    def _rows(self, sql: str, values: tuple[object, ...] = ()) -> list[tuple[Any, ...]]:
         with _explained(self.folder, "read run.db"):
             return self._records.db.rows(sql, values)
 
@@ -437,7 +434,7 @@ class RunStore(AbstractContextManager["RunStore"]):
     def _adopt(self, segments: tuple[Path, ...]) -> None:
         """Makes episodes of the sessions that killed processes left behind; an episode has its session's id."""
         for found in read_unfinished(segments):
-            rows = self._rows("SELECT record FROM episodes WHERE id = ?", (found.record.id,))
+            rows = self.rows("SELECT record FROM episodes WHERE id = ?", (found.record.id,))
             kept = {turn.id for (record,) in rows for turn in decode_episode(record).session.turns}
             if found.record.turns and kept.isdisjoint(turn.id for turn in found.record.turns):
                 with self._transaction("write an episode") as db:

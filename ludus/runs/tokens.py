@@ -62,6 +62,13 @@ class StepTokens:
     the algorithm says of tokens."""
     places: Mapping[str, Sequence[int]] = field(default_factory=dict)
     """By turn id, where they are not the first ones: their places among the turn's sampled tokens."""
+    _spans: Mapping[str, tuple[int, int]] = field(init=False, repr=False, compare=False)
+    """By turn id, where in the columns its tokens begin, and how many there are."""
+
+    def __post_init__(self) -> None:
+        starts = accumulate((count for _, count in self.turns), initial=0)
+        spans = {turn: (start, count) for (turn, count), start in zip(self.turns, starts, strict=False)}
+        object.__setattr__(self, "_spans", spans)
 
     @property
     def loss(self) -> float:
@@ -74,16 +81,9 @@ class StepTokens:
 
     def of_turn(self, turn_id: str) -> dict[int, dict[str, float]]:
         """By its place among the turn's sampled tokens the numbers of each that was trained; {}: none was."""
-        starts = accumulate((count for _, count in self.turns), initial=0)
-        for (found, count), start in zip(self.turns, starts, strict=False):
-            if found == turn_id:
-                places = self.places.get(turn_id, range(count))
-                named = list(self.columns.items())
-                return {
-                    place: {name: column[start + number] for name, column in named}
-                    for number, place in enumerate(places)
-                }
-        return {}
+        start, count = self._spans.get(turn_id, (0, 0))
+        named, places = list(self.columns.items()), self.places.get(turn_id, range(count))
+        return {place: {name: column[start + number] for name, column in named} for number, place in enumerate(places)}
 
 
 class _Stored(msgspec.Struct, array_like=True):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import sys
+from array import array
 from collections.abc import Callable
 from pathlib import Path
 
@@ -12,6 +13,7 @@ import pytest
 import ludus
 from ludus.errors import UserError
 from ludus.runs.store import RunStore
+from ludus.runs.tokens import TokenColumns, path_of
 from ludus.types import Episode
 
 MakeEpisode = Callable[..., Episode]
@@ -55,6 +57,21 @@ def test_tokens_are_those_of_the_records(run: RunStore) -> None:
     )
     for row in tokens.itertuples():
         assert credit[row.turn_id] == (row.advantage if isinstance(credit[row.turn_id], float) else row.mask)
+
+
+def test_tokens_have_what_their_loss_used(run: RunStore, caplog: pytest.LogCaptureFixture) -> None:
+    """Each trained token its own numbers, others none; a record that is damaged costs these numbers, and is named."""
+    first, second = run.episode("ep-2").session.turns[1:3]
+    count = len(first.sampled.token_ids)
+    columns = {name: array("f", range(count)).tobytes() for name in ("loss", "weight", "trained_logprob", "advantage")}
+    run.add_tokens(2, TokenColumns([(7, count)], columns), {7: (first.id, range(count))})
+    tokens = ludus.load_run(run.folder).tokens(step=2)
+    of_first = tokens[tokens["turn_id"] == first.id]
+    assert list(of_first["loss"]) == list(of_first["advantage"]) == [*map(float, range(count))]
+    assert tokens[tokens["turn_id"] == second.id]["loss"].isna().all() and tokens["ratio"].isna().all()
+    path_of(run.folder, 2).write_bytes(b"damaged")
+    assert ludus.load_run(run.folder).tokens(step=2)["loss"].isna().all()
+    assert "tokens/step-000002.bin is damaged" in caplog.text
 
 
 def test_turns_and_episodes_of_a_step(run: RunStore) -> None:
