@@ -218,7 +218,7 @@ def _compute_as(record: RunStore, step: int) -> None:
     """With as many threads as the run did: sums of other numbers of parts are rounded otherwise."""
     from ludus.models.threads import use_threads
 
-    known = dict(record.metrics()).get(step, {}).get(_THREADS)
+    known = next((each[_THREADS] for later, each in record.metrics() if later >= step and _THREADS in each), None)
     if known is not None:
         use_threads(int(known))
 
