@@ -15,6 +15,7 @@
 #   make test-gpu   what runs on a CUDA card, held against the processor; `make test-gpu LIST=yes` only lists it
 #   make test-slurm      runs in a real Slurm of one node, which is installed here: CONSENT=yes says that you agree
 #   make test-browser    what shows itself in a browser, looked at in a real one (Chromium; Debian's is installed if there is none)
+#   make docs    build the documentation as a site, build/site/index.html, which needs no network;   make check-docs   look at it in a browser
 #   make web     build the page of `ludus watch` from web/ (needs npm);   make check-web   see that what is committed is that
 #   make chaos   kill, stop, cut off and deny its disk to a run 50 times, for three seeds (about an hour)
 #   make audit   weaknesses known of what is installed, its licences, and a list of it (CycloneDX), in build/audit
@@ -50,7 +51,7 @@ export PYTHONDONTWRITEBYTECODE :=
 # Frameworks that do not install together with ours: each gets the environment that its requirements.txt locks.
 FRAMEWORKS := $(patsubst tests/%/requirements.txt,.%/.ready,$(wildcard tests/frameworks/*/requirements.txt))
 
-.PHONY: web check-web attack audit chaos demo test test-gpu test-triton test-card-env test-all test-core machine test-launch test-browser test-frameworks test-engines test-oracles test-slurm fuzz public-names server-fields setup lint check bench clean
+.PHONY: docs check-docs web check-web attack audit chaos demo test test-gpu test-triton test-card-env test-all test-core machine test-launch test-browser test-frameworks test-engines test-oracles test-slurm fuzz public-names server-fields setup lint check bench clean
 
 demo: $(READY)
 	$(BIN)/ludus models get smollm2-135m
@@ -197,6 +198,26 @@ web: $(WEB)
 check-web: $(WEB)
 	cd web && npm run --silent check && npm run --silent build -- --check
 
+# The pages lie in build/pages as in the repository, so that their links hold.
+DOCS  := .docs
+PAGES := README.md README.zh.md CHANGELOG.md CONTRIBUTING.md docs/*.md docs/*.png docs/images/*.png recipes/*/README.md recipes/*/*.yaml
+docs: $(DOCS)/.ready
+	rm -rf build/pages build/site && mkdir -p build/pages/assets
+	cp --parents $(PAGES) build/pages
+	cp docs/site/iframe-worker.js build/pages/assets
+	$(DOCS)/bin/python docs/site/reference.py build/pages/docs/reference.md
+	SITE_NAME="Ludus $$(sed -n 's/^version = "\(.*\)"/\1/p' pyproject.toml)" NO_MKDOCS_2_WARNING=1 $(DOCS)/bin/mkdocs build --config-file docs/site/mkdocs.yml
+
+check-docs: docs $(READY)
+	$(CHROMIUM)
+	$(PYTEST) tests/docs/site_in_browser.py
+
+$(DOCS)/.ready: docs/site/requirements.txt
+	rm -rf $(DOCS)
+	$(PYTHON) -m venv $(DOCS)
+	$(DOCS)/bin/python -m pip install --quiet --disable-pip-version-check --no-deps -r $<
+	touch $@
+
 setup: $(READY)
 
 lint: $(READY)
@@ -230,4 +251,4 @@ $(READY): pyproject.toml constraints.txt $(wildcard ludus/kernels/*.cpp ludus/ke
 	touch $@
 
 clean:
-	rm -rf $(VENV) .audit .card-env .frameworks web/node_modules build *.egg-info
+	rm -rf $(VENV) $(DOCS) .audit .card-env .frameworks web/node_modules build *.egg-info
