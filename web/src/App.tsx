@@ -21,6 +21,8 @@ import { Runs } from "./views/Runs";
 import { Step } from "./views/Step";
 import { Steps } from "./views/Steps";
 
+const NOT_YET_MS = 2000;
+
 const tabs: [string, string, (run: string) => string, string[]][] = [
   ["Overview", "o", links.run, [""]],
   ["Steps", "s", links.steps, ["steps", "step"]],
@@ -130,6 +132,11 @@ export function App() {
   const run = useGet<Run>(id === null ? null : route(["runs", id]), false);
   useLive(id, { state: setState, connected: setLive });
   useEffect(() => setState(null), [id]);
+  useEffect(() => {
+    if (run.status !== 404 || isReport) return; // it may not have begun yet
+    const timer = setTimeout(run.reload, NOT_YET_MS);
+    return () => clearTimeout(timer);
+  }, [run]);
   const part = id === null ? (place.parts[0] ?? "") : (place.parts[2] ?? "");
   const address = place.parts.join("/");
   useEffect(() => {

@@ -127,7 +127,7 @@ def test_a_point_arrives_while_one_looks(watched: Watched) -> None:
     page.wait_for("Runs", "first", "second")
     assert "key=" not in page.address
     page.click("first")
-    page.wait_for("Curves", "rollout/reward", "Where tokens go")
+    page.wait_for("Curves", "rollout/reward", "Where tokens go", "Ended badly", "the agent raised ValueError")
     page.wait_until("document.querySelectorAll('.chart canvas').length > 3")
     page.wait_until(f"document.querySelector('[data-live=step]').innerText === '{_NUM_STEPS - 1}'")
     page.run("window.isSame = true")
@@ -276,14 +276,17 @@ def test_a_report_in_one_file_is_the_same_page(watched: Watched, tmp_path: Path)
     run = f"/api/runs/{quote(watched.run_id)}"
     routes = ["/api/runs", run, f"{run}/health", f"{run}/ledger"]
     data = {route: watched.get(route) for route in routes}
+    data["/api/runs"] = {"runs": [each for each in data["/api/runs"]["runs"] if each["name"] == "first"]}
     data[f"{run}/metrics"] = watched.get(f"{run}/metrics?names={','.join(data[run]['metrics'])}")
     data[f"{run}/episodes"] = watched.get(f"{run}/episodes?limit=1000")
     report = tmp_path / "report.html"
     report.write_text(one_file(data), "utf-8")
     page = watched.page
-    page.open(f"{report.as_uri()}#/run/{quote(watched.run_id)}/episodes?outcome=failed")
+    page.open(report.as_uri())
+    page.wait_for("Curves", "Where tokens go")
+    page.press("g", "e")
+    page.wait_until("document.querySelector('[data-total]')")
+    page.press("f")
     ((failed,),) = watched.rows("SELECT count(*) FROM episodes WHERE outcome = 'failed'")
     page.wait_until(f"document.querySelector('[data-total]')?.dataset.total === '{failed}'")
-    page.press("g", "o")
-    page.wait_for("Curves", "Where tokens go")
     assert {url.partition("#")[0] for url in page.requests} == {report.as_uri()}

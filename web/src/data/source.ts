@@ -11,6 +11,15 @@ const report: Record<string, unknown> | null = inside ? JSON.parse(inside.textCo
 /** The page is a file that holds its data: nothing can be asked, nothing changes. */
 export const isReport = report !== null;
 
+/** Whether that can be shown: all can, but in a report, which holds the turns of some episodes only. */
+export const holds = (address: string) => report === null || address in report;
+
+/** Of a report: the one run that it is about. */
+export function onlyRun(): string | null {
+  const runs = (report?.["/api/runs"] as { runs?: { id: string }[] } | undefined)?.runs ?? [];
+  return runs.length === 1 ? runs[0]!.id : null;
+}
+
 export class ApiError extends Error {
   constructor(
     readonly status: number,
@@ -40,7 +49,10 @@ export async function post(address: string, body: unknown, signal?: AbortSignal)
 async function answer(response: Response): Promise<Response> {
   if (response.ok) return response;
   const body = await response.json().catch(() => null);
-  throw new ApiError(response.status, body?.detail ?? `The server answered ${response.status}.`);
+  throw new ApiError(
+    response.status,
+    body?.detail ?? body?.error?.message ?? `The server answered ${response.status}.`,
+  );
 }
 
 function lookUp(data: Record<string, unknown>, address: string): unknown {
@@ -58,8 +70,9 @@ export interface Answer<T> {
   reload: () => void;
 }
 
-/** What a route answers. While another one is asked, the last answer stays, so that nothing jumps. null asks nothing. */
-export function useGet<T>(address: string | null, stays = true): Answer<T> {
+/** What a route answers. While another one is asked, the last answer stays, so that nothing jumps. null asks nothing.
+ * `again`: a number that changes asks once more. */
+export function useGet<T>(address: string | null, stays = true, again = 0): Answer<T> {
   const [state, setState] = useState<{ data: T | null; error: string | null; status: number; of: string | null }>({
     data: null,
     error: null,
@@ -81,7 +94,7 @@ export function useGet<T>(address: string | null, stays = true): Answer<T> {
       },
     );
     return () => abort.abort();
-  }, [address, round]);
+  }, [address, round, again]);
   const current = state.of === address;
   return {
     data: stays || current ? state.data : null,

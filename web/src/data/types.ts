@@ -129,6 +129,8 @@ export interface Turn {
   version_max: Num;
   num_prompt_tokens: Num;
   num_sampled_tokens: Num;
+  num_cached_tokens?: Num;
+  temperature?: Num;
   stop: string | null;
   messages: Message[];
   reply: Message | null;
@@ -168,6 +170,10 @@ export interface Token {
   version?: Num;
   entropy?: Num;
   kept?: Num;
+  factor?: Num;
+  old_logprob?: Num;
+  reference_logprob?: Num;
+  kl_reference?: Num;
 }
 export interface TokensPage {
   total: number;
@@ -216,4 +222,19 @@ export interface Branch {
   model: string;
   edit: { message_index: number; content: string } | null;
   samples: { text: string; reward: Num; tokens: Token[] | null }[];
+}
+
+export interface Failure {
+  outcome: string;
+  count: number;
+  reason: string | null;
+  /** The episode that ended so first. */
+  first: string;
+  trace: string | null;
+}
+
+export interface Fork {
+  reason: string;
+  num_turns: number;
+  example: { episode: string; number: number; seen: string; shown: string } | null;
 }

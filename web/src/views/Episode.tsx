@@ -145,7 +145,9 @@ function TurnFigures({ turn }: { turn: Turn }) {
   const parts: [string, string][] = [
     ["turn", String(turn.number)],
     ["prompt", count(turn.num_prompt_tokens)],
+    ["cached", turn.num_cached_tokens ? count(turn.num_cached_tokens) : "–"],
     ["sampled", count(turn.num_sampled_tokens)],
+    ["temperature", num(turn.temperature)],
     ["return", num(turn.return)],
     ["advantage", signed(turn.advantage)],
     ["version", versions],

@@ -4,7 +4,7 @@ import { Empty, Outcome, Signed } from "../parts/Basics";
 import { Histogram } from "../parts/Histogram";
 import { VirtualList } from "../parts/VirtualList";
 import { useEpisodeCount } from "../data/live";
-import { get, route, useGet } from "../data/source";
+import { get, holds, isReport, route, useGet } from "../data/source";
 import type { EpisodeRow, EpisodesPage, Run } from "../data/types";
 import { count, num, plural } from "../format";
 import { useKeys } from "../keys";
@@ -115,6 +115,7 @@ export function Episodes({ run, query }: { run: Run; query: Query }) {
         <span class="faint" role="status" data-total={page?.total}>
           {page ? plural(page.total, "episode") : ""}
         </span>
+        {isReport && <span class="faint">Those in full ink are here turn by turn.</span>}
         {unread > 0 && <span class="faint">{count(unread)} are still being read; filters find them later</span>}
         {fresh > 0 && (
           <button type="button" onClick={renew}>
@@ -180,8 +181,9 @@ function List(props: {
                 …
               </span>
             );
+          const isHere = holds(route(["runs", run, "episodes", row.id]));
           return (
-            <a class="row" href={links.episode(run, row.id)} {...focus}>
+            <a class={isHere ? "row" : "row absent"} href={isHere ? links.episode(run, row.id) : undefined} {...focus}>
               <span class="num faint">{row.num}</span>
               <span class="num">{row.is_eval ? "eval" : count(row.step)}</span>
               <Outcome kind={row.outcome} />

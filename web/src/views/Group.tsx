@@ -2,7 +2,7 @@
 import { useEffect, useState } from "preact/hooks";
 import { MessageText } from "./Messages";
 import { Empty, Outcome } from "../parts/Basics";
-import { get, route, useGet } from "../data/source";
+import { get, holds, isReport, route, useGet } from "../data/source";
 import { conversation, type Line } from "../data/turns";
 import type { Episode, EpisodesPage, Message, Run } from "../data/types";
 import { num, plural, signed } from "../format";
@@ -34,7 +34,10 @@ function useMembers(run: string, group: string): { members: Episode[]; total: nu
   );
   const [members, setMembers] = useState<Episode[]>([]);
   const [error, setError] = useState<string | null>(null);
-  const ids = (list.data?.episodes ?? []).map((row) => row.id).join("\n");
+  const ids = (list.data?.episodes ?? [])
+    .map((row) => row.id)
+    .filter((id) => holds(route(["runs", run, "episodes", id])))
+    .join("\n");
   useEffect(() => {
     if (!ids) return;
     const abort = new AbortController();
@@ -82,6 +85,9 @@ export function Group({ run, group }: { run: Run; group: string }) {
         </p>
       )}
       {!error && total === 0 && members.length === 0 && <Empty>No episode of such a group.</Empty>}
+      {total > 0 && isReport && members.length < total && (
+        <p class="notice">This report holds {members.length} of them turn by turn; `ludus watch` shows all.</p>
+      )}
       {base && (
         <>
           <p class="faint">

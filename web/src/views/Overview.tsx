@@ -1,12 +1,13 @@
 /** A run at a glance: what it reaches, whether it is well, where its tokens and its time go. */
 import { useEffect, useMemo, useState } from "preact/hooks";
 import { Curves } from "./Curves";
+import { Troubles } from "./Troubles";
 import { Panel, Figure, Tree, Missing } from "../parts/Basics";
 import { PartsBar, StackedSteps, type Part } from "../parts/Bars";
 import { Sparkline } from "../parts/Chart";
 import { useLive } from "../data/live";
 import { useSeries, type Series } from "../data/series";
-import { isReport, route, useGet } from "../data/source";
+import { route, useGet } from "../data/source";
 import type { Finding, Ledger, Num, Run } from "../data/types";
 import { count, num, seconds } from "../format";
 import { links, type Query } from "../router";
@@ -34,6 +35,9 @@ const timeColours: Record<string, string> = {
   eval_s: "quiet",
 };
 const ledgerColours = ["s2", "s4", "s5", "s6", "s3", "quiet"];
+
+/** Findings that have a place of their own below. */
+const told = ["ended_badly", "forked"];
 
 const known = (values: Num[] | undefined) => (values ?? []).filter((value): value is number => value !== null);
 const sum = (values: number[]) => values.reduce((a, b) => a + b, 0);
@@ -75,6 +79,7 @@ export function Overview({ run, query }: { run: Run; query: Query }) {
         <LedgerPanel run={run} round={round} />
         <Time series={series} times={times} />
       </div>
+      <Troubles run={run} round={round} />
       <Curves run={run} query={query} />
       <About run={run} />
     </>
@@ -107,11 +112,8 @@ function Figures({ run, series }: { run: Run; series: Series }) {
 }
 
 function Health({ run, round }: { run: Run; round: number }) {
-  const answer = useGet<{ findings: Finding[] }>(route(["runs", run.id, "health"]));
-  useEffect(() => {
-    if (round && !isReport) answer.reload();
-  }, [round]);
-  const findings = answer.data?.findings ?? [];
+  const answer = useGet<{ findings: Finding[] }>(route(["runs", run.id, "health"]), true, round);
+  const findings = (answer.data?.findings ?? []).filter((each) => !told.includes(each.kind));
   const words = { bad: "Wrong", warn: "Look", info: "Note" };
   return (
     <Panel title="Health" class="health">
@@ -137,10 +139,7 @@ function Health({ run, round }: { run: Run; round: number }) {
 }
 
 function LedgerPanel({ run, round }: { run: Run; round: number }) {
-  const answer = useGet<Ledger>(route(["runs", run.id, "ledger"]));
-  useEffect(() => {
-    if (round && !isReport) answer.reload();
-  }, [round]);
+  const answer = useGet<Ledger>(route(["runs", run.id, "ledger"]), true, round);
   const ledger = answer.data;
   if (!ledger)
     return (

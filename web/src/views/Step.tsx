@@ -2,7 +2,7 @@
 import { useState } from "preact/hooks";
 import { Figure, Missing, Panel, Tree } from "../parts/Basics";
 import { outcomeColour, variable } from "../colour";
-import { get, route, useGet } from "../data/source";
+import { get, holds, route, useGet } from "../data/source";
 import type { Episode, EpisodeRow, EpisodesPage, GroupRow, Run, StepPage, TokensPage } from "../data/types";
 import { count, exact, num, plural, seconds } from "../format";
 import { useKeys } from "../keys";
@@ -122,6 +122,9 @@ function Loss({ run, page }: { run: string; page: StepPage }) {
       (problem: Error) => (setError(problem.message), setPart(null)),
     );
   };
+  const isWhole = page.groups.every((group) =>
+    group.episodes.every((id) => holds(route(["runs", run, "episodes", id]))),
+  );
   const apart = (value: number | null) => (value === null || page.loss === null ? null : Math.abs(value - page.loss));
   return (
     <Panel title="Loss" class="loss">
@@ -139,21 +142,23 @@ function Loss({ run, page }: { run: string; page: StepPage }) {
               <Apart by={apart(page.loss_of_tokens)} />
             </td>
           </tr>
-          <tr>
-            <th scope="row">added up here, token by token</th>
-            <td class="num" data-sum={own ? own.loss : undefined}>
-              {own ? exact(own.loss, 8) : part === null ? "–" : `${(100 * part).toFixed(0)} %`}
-            </td>
-            <td class="num">
-              {own ? (
-                <Apart by={apart(own.loss)} />
-              ) : (
-                <button type="button" disabled={part !== null} onClick={start}>
-                  Add up
-                </button>
-              )}
-            </td>
-          </tr>
+          {isWhole && (
+            <tr>
+              <th scope="row">added up here, token by token</th>
+              <td class="num" data-sum={own ? own.loss : undefined}>
+                {own ? exact(own.loss, 8) : part === null ? "–" : `${(100 * part).toFixed(0)} %`}
+              </td>
+              <td class="num">
+                {own ? (
+                  <Apart by={apart(own.loss)} />
+                ) : (
+                  <button type="button" disabled={part !== null} onClick={start}>
+                    Add up
+                  </button>
+                )}
+              </td>
+            </tr>
+          )}
         </tbody>
       </table>
       {error && (

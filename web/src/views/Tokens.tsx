@@ -147,6 +147,13 @@ export function Details({
           ["entropy", exact(token.entropy, 4)],
           ["kept set", token.kept === null || token.kept === undefined ? "–" : `${count(token.kept)} ids`],
         ];
+  const more: [string, number | null | undefined][] = [
+    ["before the step", token.old_logprob],
+    ["reference", token.reference_logprob],
+    ["KL to it", token.kl_reference],
+    ["factor", token.factor],
+  ];
+  for (const [name, value] of more) if (value !== null && value !== undefined) rows.push([name, exact(value)]);
   return (
     <section class="token-details">
       <h3>

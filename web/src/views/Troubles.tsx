@@ -1,0 +1,82 @@
+/** Episodes that ended badly, by what ended them, and prompts that did not go on where the last one stopped. */
+import { Outcome, Panel } from "../parts/Basics";
+import { holds, route, useGet } from "../data/source";
+import type { Failure, Fork, Run } from "../data/types";
+import { count, plural } from "../format";
+import { links } from "../router";
+
+export function Troubles({ run, round }: { run: Run; round: number }) {
+  const failures =
+    useGet<{ failures: Failure[] }>(route(["runs", run.id, "failures"]), true, round).data?.failures ?? [];
+  const forks = useGet<{ forks: Fork[] }>(route(["runs", run.id, "forks"]), true, round).data?.forks ?? [];
+  if (!failures.length && !forks.length) return null;
+  return (
+    <div class="troubles">
+      {failures.length > 0 && (
+        <Panel
+          title="Ended badly"
+          side={plural(
+            failures.reduce((sum, each) => sum + each.count, 0),
+            "episode",
+          )}
+        >
+          <ul>
+            {failures.map((each) => (
+              <li key={each.outcome + each.reason}>
+                <b class="num">{count(each.count)}</b>
+                <div>
+                  <Outcome kind={each.outcome} /> <span class="reason">{each.reason || "no reason was given"}</span>{" "}
+                  <ToEpisode run={run.id} id={each.first} text="the first" />
+                  {each.trace && (
+                    <details>
+                      <summary>Traceback</summary>
+                      <pre>{each.trace}</pre>
+                    </details>
+                  )}
+                </div>
+              </li>
+            ))}
+          </ul>
+        </Panel>
+      )}
+      {forks.length > 0 && (
+        <Panel title="Prompts that forked" side="they do not extend the tokens before">
+          <ul>
+            {forks.map((each) => (
+              <li key={each.reason}>
+                <b class="num">{count(each.num_turns)}</b>
+                <div>
+                  {each.reason.replaceAll("_", " ")}{" "}
+                  {each.example && (
+                    <ToEpisode run={run.id} id={each.example.episode} text={`turn ${each.example.number}`} />
+                  )}
+                  {each.example && (
+                    <details>
+                      <summary>Where the first of them did</summary>
+                      <dl class="forked">
+                        <dt>the model had seen</dt>
+                        <dd>{each.example.seen}</dd>
+                        <dt>it was shown</dt>
+                        <dd>{each.example.shown}</dd>
+                      </dl>
+                    </details>
+                  )}
+                </div>
+              </li>
+            ))}
+          </ul>
+        </Panel>
+      )}
+    </div>
+  );
+}
+
+function ToEpisode({ run, id, text }: { run: string; id: string; text: string }) {
+  if (!holds(route(["runs", run, "episodes", id]))) return <small>{id}</small>;
+  return (
+    <a href={links.episode(run, id)}>
+      {text}
+      <span class="unseen"> in {id}</span>
+    </a>
+  );
+}
