@@ -130,7 +130,7 @@ export function Chart(props: {
   const shape =
     curves.map((curve) => [curve.label, curve.colour, curve.kind].join()).join() +
     (smoothing > 0) +
-    (curves[0]?.steps.length ?? 0 < 2);
+    ((curves[0]?.steps.length ?? 0) < 2);
   const drawn = useRef<{ curves: Curve[]; smoothing: number }>({ curves, smoothing });
   drawn.current = { curves, smoothing };
 
