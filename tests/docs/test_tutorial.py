@@ -1,4 +1,4 @@
-"""docs/tutorial.md, followed word for word in an empty folder, with a tiny random model for the one that pip brings."""
+"""docs/tutorial.md and README.md, followed in an empty folder, with a tiny random model for the one that pip brings."""
 
 from __future__ import annotations
 
@@ -43,17 +43,22 @@ def serving(command: str, link: str) -> Iterator[str]:
             process.wait(60)
 
 
-@pytest.mark.timeout(900)  # six programs that load torch
-def test_every_step_works(
-    ludus: Callable[..., Ended], tiny_model_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """From the installed package on: files are saved, commands are typed, in the order of the page."""
+@pytest.fixture
+def empty_folder(tiny_model_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The working directory; the tiny model is where the embedded one would be."""
     embedded = tmp_path / "cache" / "ludus" / "models" / "smollm2-135m"
     embedded.parent.mkdir(parents=True)
     embedded.symlink_to(tiny_model_folder)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    (tmp_path / "mine").mkdir()
-    monkeypatch.chdir(tmp_path / "mine")
+    folder = tmp_path / "mine"
+    folder.mkdir()
+    monkeypatch.chdir(folder)
+    return folder
+
+
+@pytest.mark.timeout(900)  # six programs that load torch
+def test_every_step_works(ludus: Callable[..., Ended], empty_folder: Path) -> None:
+    """From the installed package on: files are saved, commands are typed, in the order of the page."""
     assert [name for name, _ in FILES] == ["agent.py", "run.yaml", "ask.py"]
     for name, text in FILES:
         Path(name).write_text(text)
@@ -75,6 +80,21 @@ def test_every_step_works(
         assert '"role":"assistant"' in said
     asked = subprocess.run([sys.executable, *shlex.split(ask)[1:]], capture_output=True, text=True)
     assert ask.startswith("python ") and asked.returncode == 0, asked.stderr
+
+
+@pytest.mark.timeout(300)
+def test_the_readme_works(ludus: Callable[..., Ended], empty_folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Its agent with its row and its look at it, and the run in Python."""
+    text = (DOCS.parent / "README.md").read_text()
+    agent, script = re.findall(r"^```python\n(.*?)^```", text, re.DOTALL | re.MULTILINE)
+    [row] = re.findall(r"`rows.jsonl` has a row a line, such as `(.*?)`", text)
+    [look] = re.findall(r"^\.venv/bin/ludus (rollout .*?) +#", text, re.MULTILINE)
+    Path("agent.py").write_text(agent)
+    Path("rows.jsonl").write_text(row + "\n")
+    looked = ludus(*shlex.split(look))
+    assert looked.code == 0 and "1 episodes, mean reward" in looked.out, looked.err
+    exec(script, {})
+    assert "runs/mine/model" in capsys.readouterr().out.splitlines()[-1]
 
 
 def test_what_is_typed_first_is_what_there_is() -> None:
