@@ -10,6 +10,7 @@
 #   make test-oracles    advantages, losses and gradients beside those of verl and TRL, which bench/peers.sh sets up
 #   make test-launch     servers launched through a real sshd, on a port and with keys of its own (Debian's is installed if
 #                        there is none, and not started), and on a real Ray cluster
+#   make test-trackio    runs in trackio, which does not install together with the rest
 #   make test-triton  the kernels for cards, interpreted on this processor, and compiled for a card
 #   make test-card-env   every test in an environment as on machines with cards: Python 3.12, torch 2.11, transformers 5.17
 #   make test-gpu   what runs on a CUDA card, held against the processor; `make test-gpu LIST=yes` only lists it
@@ -51,7 +52,7 @@ export PYTHONDONTWRITEBYTECODE :=
 # Frameworks that do not install together with ours: each gets the environment that its requirements.txt locks.
 FRAMEWORKS := $(patsubst tests/%/requirements.txt,.%/.ready,$(wildcard tests/frameworks/*/requirements.txt))
 
-.PHONY: docs check-docs web check-web attack audit chaos demo test test-gpu test-triton test-card-env test-all test-core machine test-launch test-browser test-frameworks test-engines test-oracles test-slurm fuzz public-names server-fields setup lint check bench clean
+.PHONY: docs check-docs web check-web attack audit chaos demo test test-gpu test-triton test-card-env test-all test-core machine test-launch test-browser test-frameworks test-engines test-oracles test-trackio test-slurm fuzz public-names server-fields setup lint check bench clean
 
 demo: $(READY)
 	$(BIN)/ludus models get smollm2-135m
@@ -147,6 +148,17 @@ CARD_PYTHON ?= $(firstword $(wildcard $(HOME)/.pyenv/versions/3.12*/bin/python) 
 test-card-env: .card-env/.ready
 	.card-env/bin/ludus models get smollm2-135m
 	OMP_NUM_THREADS=1 .card-env/bin/python -m pytest $(SHARED)
+
+# trackio wants an older Pillow than ours, which it needs for pictures alone: it is kept apart, with what only it needs.
+TRACKIO := build/trackio
+$(TRACKIO)/.ready: Makefile
+	rm -rf $(TRACKIO)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --target $(TRACKIO) \
+	  trackio==0.43.0 gradio_client==2.7.2 brotli==1.2.1 watchfiles==1.3.0
+	touch $@
+
+test-trackio: $(READY) $(TRACKIO)/.ready
+	PYTHONPATH=$(abspath $(TRACKIO)) $(PYTEST) -o 'python_files=with_trackio.py' tests/runs/trackers
 
 # Without a card the list is shown all the same; running it ends with exit code 2.
 test-gpu: $(READY)

@@ -29,7 +29,7 @@ from ludus.loop.settings import (
 from ludus.models.settings import ModelSettings
 from ludus.processes.placement import SCHEDULERS, LocalScheduler, SchedulerSettings
 from ludus.rollout.settings import GenerationSettings, OnlineSettings, ReplaySettings, RolloutSettings
-from ludus.runs.settings import TRACES, NoTraceSettings, TraceSettings
+from ludus.runs.settings import TrackersSettings
 from ludus.settings import (
     Idle,
     OneOf,
@@ -106,7 +106,7 @@ class Config(Settings):
     """Wall time of training, evaluations left out; with a number of steps, whichever ends first."""
     eval: EvalSettings = EvalSettings()
     checkpoint: CheckpointSettings = CheckpointSettings()
-    trace: Annotated[TraceSettings, OneOf(TRACES, "none")] = NoTraceSettings()
+    trackers: TrackersSettings = TrackersSettings()
 
     @pydantic.field_serializer("eval_gconfig")
     def _keys_given(self, settings: GenerationSettings | None) -> dict[str, Any] | None:

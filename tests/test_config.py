@@ -110,7 +110,6 @@ _KINDS: dict[str, tuple[str, dict[str, dict[str, object]]]] = {
             "slurm": {"head": {"cpus": 2}, "slurm": {"nodes": 2, "env": {"A": "b"}}},
         },
     ),
-    "trace": ("backend", {"none": {}, "mlflow": {"tracking_uri": "sqlite:///a.db", "project_name": "p"}}),
 }
 
 
@@ -154,14 +153,36 @@ def test_a_constant_length_is_that_of_the_longest_answer(name: str, tmp_path: Pa
     [
         ("scheduler", "ray", "ray.address=x"),
         ("rollout.agent", "subproc", "workers=2"),
-        ("trace", "mlflow", "project_name=p"),
     ],
 )
 def test_an_override_goes_below_the_bare_name_of_a_kind(where: str, bare: str, below: str) -> None:
     """Whatever the key is that tells the kinds apart."""
     together = load_config(None, [f"{where}={bare}", f"{where}.{below}"])
-    tag = {"scheduler": "type", "rollout.agent": "mode", "trace": "backend"}[where]
+    tag = {"scheduler": "type", "rollout.agent": "mode"}[where]
     assert together == load_config(None, [f"{where}.{tag}={bare}", f"{where}.{below}"])
+
+
+@pytest.mark.parametrize("asked", [["trackers=wandb"], ["trackers.to=[wandb]"], ["trackers=[wandb]"]])
+def test_trackers_by_their_bare_names(asked: list[str]) -> None:
+    """However they are asked for, and with keys below one of them."""
+    assert load_config(None, asked).trackers.to == ("wandb",)
+    below = load_config(None, ["trackers=wandb", "trackers.wandb.mode=offline"]).trackers
+    assert (below.to, below.wandb.mode) == (("wandb",), "offline")
+
+
+@pytest.mark.parametrize(
+    ("key", "words"),
+    [
+        ("trackers.to=[wandbb]", "did you mean 'wandb'"),
+        ("trackers.to=[clearml]", "there are mlflow, wandb, tensorboard, trackio, otlp"),
+        ("trackers.mlflow.tracking_uri=mlruns.db", "sqlite:///relative.db"),
+        ("trackers.otlp.endpoint=localhost:4318", "http://host:4318"),
+    ],
+)
+def test_trackers_that_cannot_be(key: str, words: str) -> None:
+    """The error says what can."""
+    with pytest.raises(ConfigError, match=words):
+        load_config(None, [key])
 
 
 def test_values_equal_to_the_default_are_never_ineffective(caplog: pytest.LogCaptureFixture) -> None:

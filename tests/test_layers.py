@@ -83,7 +83,9 @@ BEYOND_SEAMS = {
         "what originals show of episodes, steps and runs": (
             "gateway.interactions loop.evaluate loop.observer runs.interactions runs.metrics runs.spans"
         ),
-        "settings that they extend, or give other defaults": "loop.settings models.settings rollout.settings",
+        "settings that they extend, give other defaults, or name": (
+            "loop.settings models.settings rollout.settings runs.settings"
+        ),
         "answers streamed to clients of their models": "http.sse",
     },
     "cluster": {
@@ -100,7 +102,7 @@ BEYOND_SEAMS = {
             "algorithms.* engines.lease engines.local.* engines.routed.engine episodes.export episodes.session "
             "episodes.stats loop.batch models.load models.settings models.untrained rollout.groups rollout.mixture "
             "rollout.pool rollout.runner rollout.runtime rollout.settings rollout.tasks runs.codec "
-            "runs.exporters.select runs.interactions runs.journal runs.plot runs.spans runs.store trainer.*"
+            "runs.interactions runs.journal runs.plot runs.spans runs.store runs.trackers.select trainer.*"
         ),
         "engines and servers that are scripted": "engines.scripted episodes.recorder processes.notifier",
         "runs are processes, which things happen to": "processes.end_with_parent processes.program",
@@ -120,7 +122,7 @@ BEYOND_SEAMS = {
         "models of others are played and served": (
             "agents.http_clients agents.thread episodes.graph episodes.recorder gateway.traffic http.server http.sse "
             "http.tls processes.gather rollout.mixture rollout.playing rollout.subproc rollout.tasks "
-            "runs.exporters.select"
+            "runs.trackers.select"
         ),
         "what is fetched, submitted and examined": (
             "engines.serving.command kernels.build models.fetch models.untrained processes.placement processes.program "

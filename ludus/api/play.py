@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable, Coroutine, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
+from tempfile import TemporaryDirectory
 from typing import Any, TypeVar
 
 from ludus.api.agent import choose_agent
@@ -11,7 +12,7 @@ from ludus.api.cards.start import planned
 from ludus.api.local import LocalModel, open_local
 from ludus.api.rows import load_rows
 from ludus.config import Config
-from ludus.episodes.archive import Archive, ExportArchive
+from ludus.episodes.archive import Archive, RunArchive
 from ludus.episodes.recall import Recall
 from ludus.processes.blocking import run_blocking
 from ludus.processes.gather import gather
@@ -19,8 +20,8 @@ from ludus.rollout.mixture import Row, derive_seed
 from ludus.rollout.runner import EpisodeRunner, Players
 from ludus.rollout.settings import GenerationSettings
 from ludus.rollout.tasks import EpisodeTask
-from ludus.runs.exporters.base import NoExporter
-from ludus.runs.exporters.select import open_exporter
+from ludus.runs.store import RunStore
+from ludus.runs.trackers.select import check_trackers, open_trackers
 from ludus.types import Episode
 
 ResultT = TypeVar("ResultT")
@@ -54,13 +55,18 @@ async def outside_run(
     evaluation: GenerationSettings,
     work: Callable[[EpisodeRunner], Coroutine[Any, Any, ResultT]],
 ) -> ResultT:
-    """What `work` returns with what plays evaluations of the agents, as they sample; episodes are exported where the
-    configuration says so, and in no run's folder."""
-    exporter = open_exporter(config.trace, config.name)
+    """What `work` returns with what plays evaluations of the agents, as they sample; episodes go to the trackers that
+    the configuration names, and stay in no run's folder."""
+    check_trackers(config.trackers)
     async with AsyncExitStack() as stack:
         sampling = planned(config, trains=False)
         local = await stack.enter_async_context(open_local(sampling, is_run=False))
-        archive = None if isinstance(exporter, NoExporter) else ExportArchive(stack.enter_context(exporter))
+        archive = None
+        if config.trackers.to:  # trackers are told from a folder
+            root = stack.enter_context(TemporaryDirectory(prefix="ludus-play-"))
+            store = stack.enter_context(RunStore.create(root, config.name, config.to_yaml()))
+            stack.enter_context(open_trackers(config.trackers, config.name, store.folder))
+            archive = RunArchive(store)
         runner = await stack.enter_async_context(open_runner(local, config, players, archive, evaluation))
         return await local.processes.unless_lost(work(runner))
 

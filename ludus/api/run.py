@@ -20,8 +20,8 @@ from ludus.errors import UserError
 from ludus.loop.checkpoint import Checkpoint, RunProgress, set_aside_later
 from ludus.processes.files import free_bytes
 from ludus.rollout.mixture import Source
-from ludus.runs.exporters.select import open_exporter
 from ludus.runs.store import RunStore
+from ludus.runs.trackers.select import check_trackers, open_trackers
 from ludus.teachers.teacher import Teacher
 
 if TYPE_CHECKING:
@@ -87,7 +87,7 @@ async def open_run(
         local = await stack.enter_async_context(open_local(config))
         learner = await stack.enter_async_context(local.learner(config))
         teacher = await stack.enter_async_context(open_teacher(config, local, sources))
-        exporter = open_exporter(config.trace, config.name)
+        check_trackers(config.trackers)
         start = RunProgress() if found is None else found.progress
         _check_disk(config, learner)
         if goes_on:
@@ -101,7 +101,7 @@ async def open_run(
                 logger.warning(said, store.last_step, start.step)
         else:
             store = stack.enter_context(RunStore.create(config.run_root, config.name, text))
-        store.export_to(stack.enter_context(exporter))
+        stack.enter_context(open_trackers(config.trackers, config.name, store.folder))
         if found is not None and found.has_trainer:
             learner.load(found.trainer_folder)
         elif found is not None:

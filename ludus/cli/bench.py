@@ -328,7 +328,7 @@ def trace(
     """What do traces in MLflow cost?
 
     Episodes of three turns and three calls of a tool, kept in a run's
-    folder: with `trace.backend: mlflow` on SQLite, and without, in turn. The
+    folder: with `trackers: mlflow` on SQLite, and without, in turn. The
     ratio is the tokens a second with traces over those without.
 
     [bold]Example:[/]  ludus bench trace

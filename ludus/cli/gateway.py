@@ -30,9 +30,9 @@ from ludus.gateway.traffic import GatewayStats
 from ludus.http.keys import is_loopback, new_key
 from ludus.http.tls import Tls
 from ludus.processes.blocking import run_blocking
-from ludus.runs.exporters.select import open_exporter
 from ludus.runs.names import free_name
 from ludus.runs.store import RunStore
+from ludus.runs.trackers.select import check_trackers, open_trackers
 
 _SERVERS = [name for name, settings in ENGINES.items() if issubclass(settings, ServerSettings)]
 
@@ -105,13 +105,12 @@ async def _serve(
 
     address: without a key one is made.
     """
-    exporter = open_exporter(config.trace, folder.name)
+    check_trackers(config.trackers)
     is_there = (folder / "run.db").exists()
     async with opening as recorder:
         store = RunStore.open(folder) if is_there else RunStore.create(folder.parent, folder.name, config.to_yaml())
-        with store, exporter:
+        with store, open_trackers(config.trackers, folder.name, store.folder):
             show_damages(store.damages())
-            store.export_to(exporter)
             num_before = store.num_episodes
             episodes, key = Episodes(recorder, RunArchive(store), idle_s=idle_s), address.key or new_key()
             by_key = episodes.open_for_key if takes_any else None

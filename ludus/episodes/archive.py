@@ -1,6 +1,6 @@
 """Where a session is kept: its turns and rewards before its end, its episode after.
 
-Knows: episodes, a run's folder, exporters.  Knows not: HTTP, keys, engines.
+Knows: episodes, a run's folder.  Knows not: HTTP, keys, engines.
 Invariant: what was acknowledged is durable, as far as the archive is.
 """
 
@@ -12,7 +12,6 @@ from typing import Protocol
 from ludus.episodes.session import TurnSink
 from ludus.episodes.spec import SessionSpec
 from ludus.errors import AgentError
-from ludus.runs.exporters.base import Exporter, FinishedEpisode
 from ludus.runs.store import RunStore
 from ludus.types import Episode, Node, Turn
 
@@ -133,14 +132,3 @@ class MemoryArchive:
 
     def change(self, episode: Episode) -> None:
         self._episodes[episode.id] = episode
-
-
-class ExportArchive(MemoryArchive):
-    """Hands every episode to an exporter, and holds none."""
-
-    def __init__(self, exporter: Exporter) -> None:
-        super().__init__()
-        self._exporter = exporter
-
-    def keep(self, episode: Episode, spec: SessionSpec) -> None:
-        self._exporter.add(FinishedEpisode.of(episode, spec.step))

@@ -14,12 +14,11 @@ from contextlib import closing, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any
+from typing import Any, Self
 
 from ludus.processes.files import set_aside
-from ludus.runs.codec import FORMAT, decode_episode
+from ludus.runs.codec import FORMAT, decode_episode, encode_episode
 from ludus.runs.database import Database
-from ludus.runs.exporters.base import FinishedEpisode
 from ludus.types import Episode
 
 NAME = "run.db"
@@ -84,6 +83,19 @@ class Records:
     db: Database
     damage: str | None = None
     """What is wrong with the file, in words; `db` is then a copy of what can be read. None: `db` is the file itself."""
+
+
+@dataclass(frozen=True, slots=True)
+class FinishedEpisode:
+    """A finished episode as it is kept."""
+
+    record: bytes
+    step: int | None = None
+    """The training step that asked for it. None: no step did."""
+
+    @classmethod
+    def of(cls, episode: Episode, step: int | None = None) -> Self:
+        return cls(encode_episode(episode), step)
 
 
 def row_of(episode: Episode, finished: FinishedEpisode) -> tuple[object, ...]:

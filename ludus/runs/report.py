@@ -48,17 +48,26 @@ def write_report(run: RunStore, *, decode: Decode | None = None) -> ReportFiles:
     decode: text of token ids. None: by the run's own model; where it is not here, ids are shown.
     Raises UserError without matplotlib.
     """
-    with closing(WatchedRun(run.folder, run.name, decode=decode)) as watched:
-        watched.wait(num_read=MOST_LISTED)
-        data = finite_only(report_data(watched))
-        curves = _learning_curves(watched)
+    page, curves = _drawn(run, decode)
     html = run.folder / "report.html"
-    write_whole(html, one_file(data))
+    write_whole(html, page)
     if not curves:
         return ReportFiles(html, None)
     png = run.folder / "reward.png"
     write_reward_png(png, curves, title=run.name)
     return ReportFiles(html, png)
+
+
+def report_page(run: RunStore, *, decode: Decode | None = None) -> str:
+    """The page alone, which is written nowhere; otherwise as `write_report`."""
+    return _drawn(run, decode)[0]
+
+
+def _drawn(run: RunStore, decode: Decode | None) -> tuple[str, tuple[Series, ...]]:
+    """The page, and the curves of its picture."""
+    with closing(WatchedRun(run.folder, run.name, decode=decode)) as watched:
+        watched.wait(num_read=MOST_LISTED)
+        return one_file(finite_only(report_data(watched))), _learning_curves(watched)
 
 
 def report_data(run: WatchedRun) -> dict[str, Any]:

@@ -1,49 +1,109 @@
-"""How episodes leave a run as traces, for a viewer of somebody else's."""
+"""Which trackers of other people's a run is shown in, besides its own folder."""
 
 from __future__ import annotations
 
-from typing import Literal, Self
+from collections.abc import Mapping
+from typing import Any, Literal, Self
 
 import pydantic
 
 from ludus.errors import ConfigError
-from ludus.settings import Tagged
+from ludus.settings import Settings, did_you_mean
+
+TrackerName = Literal["mlflow", "wandb", "tensorboard", "trackio", "otlp"]
+TRACKERS: tuple[TrackerName, ...] = ("mlflow", "wandb", "tensorboard", "trackio", "otlp")
 
 
-class TraceSettings(Tagged):
-    """Which viewer gets every finished episode, besides the run's own folder; keys as verl names them."""
-
-    tag = "backend"
-    backend: str
-
-
-class NoTraceSettings(TraceSettings):
-    """None."""
-
-    backend: Literal["none"] = "none"
-
-
-class MlflowSettings(TraceSettings):
+class MlflowSettings(Settings):
     """MLflow's."""
 
-    backend: Literal["mlflow"] = "mlflow"
     tracking_uri: str = "sqlite:////tmp/mlruns.db"
     """MLflow's database or server: `sqlite:///…`, another database, or `http://…`."""
-    project_name: str = pydantic.Field(default="ludus", min_length=1)
-    """MLflow's experiment, in which the run has the run's `name`."""
-    max_samples_per_step_per_worker: int | None = pydantic.Field(default=None, ge=1)
-    """Most episodes of one step that are traced, the first that end. None: all."""
-    patience_s: float = pydantic.Field(default=60.0, gt=0)
-    """How long a run that ends waits for the next traces to be written."""
 
     @pydantic.model_validator(mode="after")
     def _check(self) -> Self:
         if "://" not in self.tracking_uri:
             raise ConfigError(
-                f"trace.tracking_uri={self.tracking_uri!r} is no address; allowed: 'sqlite:///relative.db', "
+                f"tracking_uri={self.tracking_uri!r} is no address; allowed: 'sqlite:///relative.db', "
                 "'sqlite:////absolute.db', another database, or 'http://host:port' of an MLflow server"
             )
         return self
 
 
-TRACES = {"none": NoTraceSettings, "mlflow": MlflowSettings}
+class WandbSettings(Settings):
+    """Those of Weights & Biases; whatever is not here it takes from its own environment variables."""
+
+    mode: Literal["online", "offline"] | None = None
+    """offline: into the run's folder, for `wandb sync`. None: as WANDB_MODE says, or online."""
+    entity: str | None = None
+    """The user or team. None: the one who is logged in."""
+
+
+class TensorboardSettings(Settings):
+    """TensorBoard's."""
+
+    folder: str | None = None
+    """What `tensorboard --logdir` is given; the run has a folder of its name there. None: `tensorboard` in the run's
+    folder."""
+
+
+class TrackioSettings(Settings):
+    """trackio's."""
+
+    space: str | None = None
+    """The Space at Hugging Face that shows it. None: on this machine, for `trackio show`."""
+
+
+class OtlpSettings(Settings):
+    """Those of a collector of OpenTelemetry that takes OTLP over HTTP."""
+
+    endpoint: str = "http://localhost:4318"
+    """`/v1/traces` and `/v1/metrics` are below it."""
+    headers: dict[str, str] = pydantic.Field(default_factory=dict)
+    """Of every request, such as a key."""
+
+    @pydantic.model_validator(mode="after")
+    def _check(self) -> Self:
+        if not self.endpoint.startswith(("http://", "https://")):
+            raise ConfigError(
+                f"endpoint={self.endpoint!r} is no address; allowed: 'http://host:4318' or 'https://host' of a "
+                "collector that takes OTLP over HTTP"
+            )
+        return self
+
+
+class TrackersSettings(Settings):
+    """A bare name, or a list of them, stands for `to`."""
+
+    to: tuple[TrackerName, ...] = ()
+    """Several at once are possible."""
+    project: str = pydantic.Field(default="ludus", min_length=1)
+    """The project or experiment there, in which the run has the run's `name`; the service's name for otlp."""
+    traces_per_step: int | None = pydantic.Field(default=None, ge=0)
+    """Most episodes of one step that become traces, the first that end. None: all."""
+    share: float = pydantic.Field(default=0.02, gt=0, le=1)
+    """Of one core, that traces may take while the run goes on; what is left over is written when it has ended."""
+    patience_s: float = pydantic.Field(default=60.0, gt=0)
+    """How long a run that has ended waits for a tracker that no longer gets on."""
+    mlflow: MlflowSettings = MlflowSettings()
+    wandb: WandbSettings = WandbSettings()
+    tensorboard: TensorboardSettings = TensorboardSettings()
+    trackio: TrackioSettings = TrackioSettings()
+    otlp: OtlpSettings = OtlpSettings()
+
+    @pydantic.model_validator(mode="before")
+    @classmethod
+    def _of_names(cls, given: Any) -> Any:
+        if isinstance(given, Mapping):  # an override below a bare name calls it `kind`
+            return {"to" if name == "kind" else name: value for name, value in given.items()}
+        return {"to": given} if isinstance(given, (str, list, tuple)) else given
+
+    @pydantic.field_validator("to", mode="before")
+    @classmethod
+    def _listed(cls, given: Any) -> Any:
+        names = (given,) if isinstance(given, str) else tuple(given or ())
+        for name in names:
+            if name not in TRACKERS:
+                hint = did_you_mean(str(name), TRACKERS, ";")
+                raise ConfigError(f"{name!r} is no tracker{hint} there are {', '.join(TRACKERS)}")
+        return tuple(dict.fromkeys(names))

@@ -32,11 +32,11 @@ from ludus.errors import UserError
 from ludus.processes.files import OWNER_ALONE, hold, set_aside, write_whole
 from ludus.runs import records
 from ludus.runs.codec import FORMAT, decode_episode, encode_episode
-from ludus.runs.exporters.base import Exporter, FinishedEpisode, NoExporter
 from ludus.runs.failures import KINDS, Failure, Failures
 from ludus.runs.folder import config_text, read_config, read_metrics, read_summary, write_config
 from ludus.runs.journal import Journal, Unfinished, discard, left_behind, read_unfinished
 from ludus.runs.metrics import Metrics
+from ludus.runs.records import FinishedEpisode
 from ludus.runs.tokens import StepTokens, TokenColumns, discard_tokens, read_tokens, write_tokens
 from ludus.types import Episode, Outcome
 
@@ -61,7 +61,6 @@ class RunStore(AbstractContextManager["RunStore"]):
         """File descriptor that marks this process as the run's writer. None: it has only read so far."""
         self._journal: Journal | None = None
         """None: nobody asked for it."""
-        self._exporter: Exporter = NoExporter()
         self._failures, self._failures_until = Failures(), 0
         """Of the episodes up to this number."""
 
@@ -214,10 +213,6 @@ class RunStore(AbstractContextManager["RunStore"]):
 
     # Episodes
 
-    def export_to(self, exporter: Exporter) -> None:
-        """From now on every episode that is added goes there too, once it is durable here."""
-        self._exporter = exporter
-
     def add_episode(self, episode: Episode, *, step: int | None = None) -> None:
         """Durable when it returns. `step`: the training step that asked for the episode; None: no step did."""
         finished = FinishedEpisode.of(episode, step)
@@ -225,7 +220,6 @@ class RunStore(AbstractContextManager["RunStore"]):
             db.execute(records.INSERT, records.row_of(episode, finished))
         if self._journal is not None:
             self._journal.end(episode.session.id)
-        self._exporter.add(finished)
 
     def change_episode(self, episode: Episode) -> None:
         """Writes the last episode with this id anew; rewards may come after its end. Raises UserError if none is."""

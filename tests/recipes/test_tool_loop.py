@@ -41,7 +41,7 @@ def load(name: str, monkeypatch: pytest.MonkeyPatch) -> ModuleType:
 
 def play(tokenizer_folder: Path, row: dict[str, object], answers: list[str]) -> tuple[Episode, SessionRecord]:
     """What the recipe's configuration makes of a row."""
-    config = ludus.load_config(RECIPE / "run.yaml", ["trace={backend: none}", "gconfig.max_new_tokens=400"])
+    config = ludus.load_config(RECIPE / "run.yaml", ["trackers.to=[]", "gconfig.max_new_tokens=400"])
     text = ChatText.load(tokenizer_folder, chat_template="chatml-tools")
     session = Recorder(ScriptedEngine(answers, text.tokenizer, context_length=4096), text).open(SessionSpec("e1"))
 

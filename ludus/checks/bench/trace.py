@@ -2,8 +2,8 @@
 
 Knows: the model as a run plays it, a run's folder, MLflow's database.  Knows not: pairs, terminals.
 
-Before the clock starts the viewer has written its first traces: what a process takes to start is not what an episode
-costs. What is still being written when the clock stops counts as time to the next round, not to this one.
+Before the clock starts the tracker has been opened: what a process takes to start is not what an episode costs. What
+is still to be told when the clock stops counts as `leaving_s`, and not as time of the episodes.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import asyncio
 import tempfile
 import time
 from collections.abc import Mapping
-from contextlib import AsyncExitStack
+from contextlib import AsyncExitStack, ExitStack
 from typing import Any
 
 from ludus.agents.adapter import EpisodeContext
@@ -24,9 +24,9 @@ from ludus.episodes.archive import RunArchive
 from ludus.rollout.mixture import derive_seed
 from ludus.rollout.runner import EpisodeRunner, Players
 from ludus.rollout.tasks import EpisodeTask
-from ludus.runs.exporters.select import open_exporter
 from ludus.runs.spans import span
 from ludus.runs.store import RunStore
+from ludus.runs.trackers.select import open_trackers
 from ludus.types import ChatRequest, Episode, Message, Sampling
 
 _TURNS = 3
@@ -65,28 +65,29 @@ async def measure_trace(work: TraceWork) -> dict[str, Any]:
     with tempfile.TemporaryDirectory(prefix="ludus-bench-") as folder:
         chosen = [f"run_root={folder}", "name=bench"]
         if work.traced:
-            chosen += ["trace.backend=mlflow", f"trace.tracking_uri=sqlite:///{folder}/mlruns.db"]
+            chosen += ["trackers=mlflow", f"trackers.mlflow.tracking_uri=sqlite:///{folder}/mlruns.db"]
         config = work.config(*chosen)
         async with open_local(config) as local:
             return await _measure(work, config, local)
 
 
 async def _measure(work: TraceWork, config: Config, local: LocalModel) -> dict[str, Any]:
-    exporter = open_exporter(config.trace, config.name)
     async with AsyncExitStack() as stack:
         store = stack.enter_context(RunStore.create(config.run_root, config.name, config.to_yaml()))
-        store.export_to(stack.enter_context(exporter))
+        telling = stack.enter_context(ExitStack())
+        trackers = telling.enter_context(open_trackers(config.trackers, config.name, store.folder))
         opening = open_runner(
             local, config, Players({"": TalkingAgent(work.new_tokens)}), RunArchive(store), config.gconfig
         )
         runner = await stack.enter_async_context(opening)
         await _play(runner, work, "warm", _WARM_UP)
-        await asyncio.to_thread(exporter.flush)
+        for each in trackers:
+            await asyncio.to_thread(each.wait_opened)
         started_at = time.perf_counter()
         episodes = await _play(runner, work, "timed", work.episodes)
         taken_s = time.perf_counter() - started_at
-        num_late = exporter.num_left
-        await asyncio.to_thread(exporter.flush)
+        num_late = sum(each.num_behind for each in trackers)
+        await asyncio.to_thread(telling.close)
         leaving_s = time.perf_counter() - started_at - taken_s
     num_tokens = sum(episode.session.num_sampled_tokens for episode in episodes)
     return {

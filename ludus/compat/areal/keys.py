@@ -176,10 +176,29 @@ _CAPS = first_of(
     "actor.behave_imp_weight_cap",
     note="weights above are cut to it, not their tokens left out",
 )
+_STATS, _LOGGERS = "stats_logger.", ("wandb.mode", "trackio.mode", "tensorboard.path")
 _ADAPTER = ("actor.use_lora", "actor.lora_rank", "actor.lora_alpha", "actor.target_modules")
+
+
+def _trackers(_value: Any, given: Given) -> Meaning:
+    """Each that is not disabled; TensorBoard is asked for by its folder."""
+    modes = {name: given.get(f"{_STATS}{name}.mode") or "disabled" for name in ("wandb", "trackio")}
+    names = [name for name, mode in modes.items() if mode != "disabled"]
+    ours: dict[str, Any] = {"trackers.wandb.mode": modes["wandb"]} if modes["wandb"] in ("online", "offline") else {}
+    folder = given.get(f"{_STATS}tensorboard.path")
+    if folder:
+        names.append("tensorboard")
+        ours["trackers.tensorboard.folder"] = folder
+    if not names:
+        return Meaning("not needed", "metrics are in metrics.jsonl: `ludus report`")
+    # AReaL's loggers take metrics alone.
+    return Meaning("taken", ours={"trackers.to": names, "trackers.traces_per_step": 0, **ours})
+
+
 KEYS: Table = keys_beside(
     __file__,
     {
+        **dict.fromkeys((f"{_STATS}{name}" for name in _LOGGERS), _trackers),
         **dict.fromkeys(("experiment_name", "trial_name"), _name),
         **{name: partial(_agent, name) for name in ("workflow", "eval_workflow")},
         **{name: partial(_rows, name) for name in ("train_dataset.path", "valid_dataset.path")},

@@ -15,6 +15,7 @@ from typing import Any
 from ludus.compat import keys
 from ludus.compat.keys import Given, Meaning, Table, fixed, to
 from ludus.errors import ConfigError
+from ludus.runs.settings import TRACKERS
 from ludus.settings import leaves, with_value
 
 
@@ -59,6 +60,8 @@ _DIVERGENCES = {
 }
 """By loss_mode and use_policy_gradient the divergence whose gradient that is."""
 _IN_REWARD, _PENALTY, _CONTROLLER = "algorithm.use_kl_in_reward", "algorithm.kl_penalty", "algorithm.kl_ctrl."
+_LOGGER, _TRACE = "trainer.logger", _ROLLOUT + "trace."
+_TRACERS, _HERE = ("mlflow", "trackio"), ("console", "file")
 _TABLE = keys.keys_beside(__file__)
 
 
@@ -183,8 +186,34 @@ def _correction(value: Any, given: Given) -> Meaning:
     return replace(level, ours={**{f"algorithm.correction.{name}": each for name, each in own.items()}, **level.ours})
 
 
+def _trackers(_value: Any, given: Given) -> Meaning:
+    """Who gets metrics and who gets traces is told in two places; here a tracker gets both, unless nobody traces."""
+    named, tracer = given.get(_LOGGER), given.get(_TRACE + "backend")
+    if tracer not in (None, *_TRACERS):
+        return Meaning("left out", f"{tracer!r} is not available here; there are {', '.join(_TRACERS)}")
+    loggers = [named] if isinstance(named, str) else list(named or ())
+    trackers = [each for each in TRACKERS if each in (*loggers, tracer)]
+    others = [each for each in loggers if each not in (*trackers, *_HERE)]
+    note = "a run writes its metrics to its folder and to the console"
+    note += f"; {', '.join(others)} is none of {', '.join(TRACKERS)}" if others else ""
+    if not trackers:
+        return Meaning("not needed", note)
+    traces = {} if tracer else {"trackers.traces_per_step": 0}
+    return Meaning("changed" if others else "taken", note if others else "", {"trackers.to": trackers, **traces})
+
+
+def _project(_value: Any, given: Given) -> Meaning:
+    """The project of metrics and that of traces are one here."""
+    names = [given[key] for key in ("trainer.project_name", _TRACE + "project_name") if given.get(key) is not None]
+    if not _trackers(None, given).ours or not names:
+        return Meaning("not needed", "no tracker is named")
+    return Meaning("taken", ours={"trackers.project": names[0]})
+
+
 KEYS: Table = {
     **_TABLE,
+    **dict.fromkeys((_LOGGER, _TRACE + "backend"), _trackers),
+    **dict.fromkeys(("trainer.project_name", _TRACE + "project_name"), _project),
     _AGGREGATION: _aggregated,
     "trainer.total_epochs": _epochs,
     "data.train_files": partial(_files, "train_dataset"),

@@ -21,12 +21,12 @@ FunctionT = TypeVar("FunctionT", bound=Callable[..., Any])
 
 
 class RolloutTraceConfig:
-    """`trace.*` of the configuration says where traces go; what code asks for besides is logged and does nothing."""
+    """`trackers.to` says where traces go; what code asks for besides is logged and does nothing."""
 
     @classmethod
     def init(cls, project_name: str, experiment_name: str, backend: str | None, *_: Any, **__: Any) -> None:
         asked = f"backend={backend!r}, project {project_name!r}, experiment {experiment_name!r}"
-        logger.warning("RolloutTraceConfig.init(%s) does nothing: trace.* of the configuration says it", asked)
+        logger.warning("RolloutTraceConfig.init(%s) does nothing: trackers.to of the configuration says it", asked)
 
     @classmethod
     def reset(cls) -> None:

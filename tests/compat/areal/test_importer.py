@@ -94,7 +94,7 @@ def test_every_key_that_is_set_is_in_the_report() -> None:
         "actor": {**ACTOR, "adv_norm": {"mean_level": "batch"}, "reward_scaling": 10.0, "c_clip": 3.0, "kl_ctl": 0.1},
         "ref": {"path": ACTOR["path"]},
         "train_dataset": {"path": "openai/gsm8k", "max_length": 1024, "drop_last": False},
-        "stats_logger": {"wandb": {"mode": "online"}},
+        "stats_logger": {"wandb": {"mode": "online"}, "swanlab": {"mode": "cloud"}},
     }
     told = fates(data)
     assert set(told) == {key for key, value in leaves(data).items() if value is not None}
@@ -108,9 +108,9 @@ def test_every_key_that_is_set_is_in_the_report() -> None:
         "train_dataset.path",
         "train_dataset.max_length",
         "train_dataset.drop_last",
-        "stats_logger.wandb.mode",
+        "stats_logger.swanlab.mode",
     }
-    assert told["rollout.openai.mode"] == "taken"
+    assert told["rollout.openai.mode"] == told["stats_logger.wandb.mode"] == "taken"
 
 
 def test_the_ratio_is_to_whom_it_was() -> None:

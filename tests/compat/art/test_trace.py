@@ -15,10 +15,12 @@ def test_trajectories_are_traced(
     """Every episode of a step is handed on; that there is no server costs a warning."""
 
     async def main() -> None:
-        model = make_model(_internal_config={"trace": {"backend": "mlflow", "tracking_uri": "http://127.0.0.1:9"}})
+        model = make_model(
+            _internal_config={"trackers": {"to": "mlflow", "mlflow": {"tracking_uri": "http://127.0.0.1:9"}}}
+        )
         async with make_backend() as backend:
             await model.register(backend)
             assert (await model.train(await gather(model))).step == 1
 
     asyncio.run(main())
-    assert "6 of 6 traces were not written" in caplog.text
+    assert "6 episodes are missing" in caplog.text

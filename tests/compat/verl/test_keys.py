@@ -19,6 +19,8 @@ from ludus.errors import ConfigError
 from ludus.settings import settings_keys
 from ludus.teachers.settings import ModelTeacherSettings, NoTeacherSettings
 
+_TRACED = (("mlflow",), "ludus", None)
+
 
 def test_a_command_line_of_verl_is_read() -> None:
     """What its users write on the command line means the same here."""
@@ -318,4 +320,27 @@ def test_what_verls_script_says_of_its_machine_is_listed_once(caplog: pytest.Log
     )
     (record,) = [each for each in caplog.records if each.name == "ludus.compat.keys"]
     assert "rollout.name (engine.kind says" in record.getMessage()
-    assert "trainer.logger (a run writes" in record.getMessage()
+    assert "trainer.logger" not in record.getMessage()
+
+
+@pytest.mark.parametrize(
+    ("given", "to", "project", "traces"),
+    [
+        (["trainer.logger=['console','wandb']", "trainer.project_name=p"], ("wandb",), "p", 0),
+        (["trainer.logger=tensorboard"], ("tensorboard",), "ludus", 0),
+        (["trainer.logger=['console','mlflow']", "actor_rollout_ref.rollout.trace.backend=mlflow"], *_TRACED),
+        (["actor_rollout_ref.rollout.trace.backend=mlflow"], *_TRACED),
+        (["trainer.logger=['console']", "trainer.project_name=p"], (), "ludus", None),
+        (["trainer.logger=['console','swanlab','trackio']"], ("trackio",), "ludus", 0),
+    ],
+)
+def test_loggers_are_trackers(given: list[str], to: tuple[str, ...], project: str, traces: int | None) -> None:
+    """Those that there are get metrics, and traces where they are asked for."""
+    trackers = load_config(None, given).trackers
+    assert (trackers.to, trackers.project, trackers.traces_per_step) == (to, project, traces)
+
+
+def test_a_tracer_that_there_is_not() -> None:
+    """It is refused, and the others are named."""
+    with pytest.raises(ConfigError, match="mlflow, trackio"):
+        load_config(None, ["actor_rollout_ref.rollout.trace.backend=weave"])

@@ -12,7 +12,7 @@ from ludus.processes.files import sync
 from ludus.runs import records
 from ludus.runs.codec import encode_episode
 from ludus.runs.database import Database
-from ludus.runs.exporters.base import FinishedEpisode
+from ludus.runs.records import FinishedEpisode
 from ludus.runs.store import RunStore
 from ludus.runs.tokens import TokenColumns, write_tokens
 from ludus.types import Outcome

@@ -12,12 +12,9 @@ from pathlib import Path
 import httpx
 import pytest
 
-from ludus.runs.exporters.base import FinishedEpisode
-from ludus.runs.exporters.select import open_exporter
-from ludus.runs.settings import MlflowSettings
 from tests.runs.browser import Browser
-from tests.runs.exporters.conftest import with_tools
-from tests.runs.exporters.test_mlflow import read_back
+from tests.runs.trackers.conftest import tracked, with_tools
+from tests.runs.trackers.test_mlflow import read_back
 
 pytestmark = pytest.mark.timeout(400)  # the server takes a quarter of a minute to start, on a busy machine many
 
@@ -68,11 +65,10 @@ def test_a_person_finds_an_episode_and_reads_it(server: str, tmp_path: Path) -> 
         page.picture(tmp_path / "trace.png")
 
 
-def test_a_server_takes_traces_too(server: str) -> None:
+def test_a_server_takes_traces_too(server: str, tmp_path: Path) -> None:
     """With its address in the place of the database, a trace arrives whole."""
-    settings = MlflowSettings(tracking_uri=server, project_name="served")
-    with open_exporter(settings, "second") as exporter:
-        exporter.add(FinishedEpisode.of(with_tools(1), step=4))
+    with tracked(tmp_path, "second", to="mlflow", project="served", mlflow={"tracking_uri": server}) as run:
+        run.add_episode(with_tools(1), step=4)
     [trace] = read_back(server, "served")["traces"]
     assert (trace["info"]["tags"]["step"], trace["assessments"]) == ("4", {"reward": 0.5, "success": 1.0})
     assert [span["name"] for span in trace["spans"]][:4] == ["run", "generate", "add", "generate"]

@@ -5,17 +5,13 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-from ludus.config import Config
-from ludus.errors import ConfigError
-from ludus.runs.exporters.base import FinishedEpisode, NoExporter
-from ludus.runs.exporters.select import open_exporter
-from ludus.runs.settings import MlflowSettings, NoTraceSettings
 from tests.runs.conftest import episode_of
-from tests.runs.exporters.conftest import with_tools
+from tests.runs.trackers.conftest import tracked, with_tools
 
 READ = """
 import json, sys
@@ -26,6 +22,8 @@ experiment = client.get_experiment_by_name(sys.argv[2])
 traces = mlflow.search_traces(locations=[experiment.experiment_id], return_type="list", max_results=100)
 runs = client.search_runs([experiment.experiment_id])
 print(json.dumps({
+    "metrics": runs[0].data.metrics, "params": runs[0].data.params,
+    "files": [each.path for each in client.list_artifacts(runs[0].info.run_id)],
     "runs": [[run.info.run_name, run.info.status, run.info.run_id] for run in runs],
     "traces": [{
         "info": trace.info.to_dict(),
@@ -136,31 +134,20 @@ def test_rewards_and_metrics_are_assessments(found: Any) -> None:
     assert trace_of(found, "ep-9")["assessments"] == {}
 
 
-def test_without_a_backend_nothing_happens() -> None:
-    """`none` is the default, and takes what it is given."""
-    with open_exporter(NoTraceSettings(), "run") as exporter:
-        assert isinstance(exporter, NoExporter)
-        exporter.add(FinishedEpisode.of(episode_of(1)))
-
-
-@pytest.mark.parametrize(
-    ("values", "words"),
-    [
-        ({"backend": "weave"}, "mlflow"),
-        ({"backend": "mlflow", "tracking_uri": "mlruns.db"}, "sqlite:///relative.db"),
-    ],
-)
-def test_settings_that_cannot_be(values: dict[str, Any], words: str) -> None:
-    """They are errors that say what can."""
-    with pytest.raises(ConfigError, match=words):
-        Config(trace=values)  # type: ignore[arg-type]
+def test_metrics_and_the_summary_are_the_runs(found: Any) -> None:
+    """With their steps, beside the configuration and the summary as a file."""
+    metrics, params = found["metrics"], found["params"]
+    assert (metrics["rollout/reward"], metrics["summary/reward"]) == (0.25, 0.75)
+    assert params["name"] == "first" and params["gconfig.n_samples"]
+    assert "summary.json" in found["files"]
 
 
 @pytest.mark.parametrize("uri", ["sqlite:////dev/null/mlruns.db", "http://127.0.0.1:9"])
-def test_a_database_or_server_that_is_not_there(uri: str, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_database_or_server_that_is_not_there(tmp_path: Path, uri: str, caplog: pytest.LogCaptureFixture) -> None:
     """It costs a warning with the reason at the beginning, and one with the number of traces in the end."""
-    with open_exporter(MlflowSettings(tracking_uri=uri), "run") as exporter:
-        exporter.add(FinishedEpisode.of(episode_of(1)))
+    with tracked(tmp_path, "run", to="mlflow", mlflow={"tracking_uri": uri}) as run:
+        run.add_episode(episode_of(1))
     first, last = (record.getMessage() for record in caplog.records if record.name.startswith("ludus.runs"))
-    assert first.startswith("mlflow: traces cannot be written, and the run goes on without them: ")
-    assert last.startswith("mlflow: 1 of 1 traces were not written (")
+    assert first.startswith("mlflow: it cannot be told, and the run goes on without it: ")
+    assert "trackers.mlflow.tracking_uri" in first
+    assert last.startswith("mlflow: it does not have all of the run (") and "1 episodes are missing" in last

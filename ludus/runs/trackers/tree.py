@@ -17,6 +17,8 @@ from ludus.types import Episode, Message, Span
 MAX_CHARS = 20_000
 """Of one text: a viewer is for reading, and a history is shown again with every turn."""
 UNDECODED = "Failed to decode tool call"
+MAX_LABEL_CHARS = 250
+"""MLflow refuses tags above 8000 and shows less than this."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,6 +66,23 @@ def episode_tree(episode: Episode) -> tuple[TreeSpan, ...]:
         },
     )
     return (run, *children)
+
+
+def labels_of(episode: Episode, run_name: str, step: int | None) -> dict[str, str]:
+    """What links a trace to its run, its step, its sample and its group."""
+    labels = {
+        "run": run_name,
+        "sample": episode.task_id,
+        "group": episode.group_id,
+        "episode": episode.id,
+        "split": "eval" if episode.is_eval else "train",
+        "outcome": episode.outcome.kind,
+    }
+    if step is not None:
+        labels["step"] = str(step)
+    if episode.reward is not None:
+        labels["reward"] = f"{episode.reward:g}"
+    return {name: value[:MAX_LABEL_CHARS] for name, value in labels.items()}
 
 
 def _answers(episode: Episode) -> Iterator[TreeSpan]:

@@ -1,19 +1,39 @@
-"""MLflow's database with a few episodes, made once: its tables take MLflow seconds."""
+"""Runs of a few episodes in each tracker, told by its own process as runs are."""
 
 from __future__ import annotations
 
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
+from pathlib import Path
+from typing import Any
 
 import pytest
 
-from ludus.runs.exporters.base import FinishedEpisode
-from ludus.runs.exporters.select import open_exporter
-from ludus.runs.settings import MlflowSettings
+from ludus.config import Config
+from ludus.runs.settings import TrackersSettings
+from ludus.runs.store import RunStore
+from ludus.runs.trackers.select import open_trackers
 from ludus.types import Episode, Outcome, Span
 from tests.runs.conftest import episode_of
 
 BEGUN_AT = time.time() - 1000  # what MLflow shows at first is of the last days
+PATIENCE_S = 240.0
+"""On a busy machine, where the tracker's process has the lowest priority."""
+SUMMARY = {"steps": 2, "reward": 0.75, "ledger": {"sampled": 9, "trained": 9, "masked": {}}}
+
+
+@contextmanager
+def tracked(root: Path, name: str, *, goes_on_at: int | None = None, **trackers: Any) -> Iterator[RunStore]:
+    """A run that the trackers are told of, until the block ends. goes_on_at: the step after which it goes on."""
+    settings = TrackersSettings(**{"patience_s": PATIENCE_S, **trackers})
+    text = Config(name=name, trackers=settings).to_yaml()
+    store = (
+        RunStore.create(root, name, text) if goes_on_at is None else RunStore.go_on(root / name, text, step=goes_on_at)
+    )
+    with store, open_trackers(settings, name, store.folder):
+        yield store
 
 
 def with_tools(seed: int) -> Episode:
@@ -42,11 +62,13 @@ def with_tools(seed: int) -> Episode:
 @pytest.fixture(scope="session")
 def database(tmp_path_factory: pytest.TempPathFactory) -> str:
     """Its address, after a run of one good episode, one that failed and one of an evaluation."""
-    uri = f"sqlite:///{tmp_path_factory.mktemp('mlflow')}/mlruns.db"
+    root = tmp_path_factory.mktemp("mlflow")
+    uri = f"sqlite:///{root}/mlruns.db"
     failed = replace(with_tools(9), reward=None, rewards={}, metrics={}, outcome=Outcome("failed", "ValueError: no"))
-    settings = MlflowSettings(tracking_uri=uri, project_name="math")
-    with open_exporter(settings, "first") as exporter:
-        exporter.add(FinishedEpisode.of(with_tools(1), step=3))
-        exporter.add(FinishedEpisode.of(failed, step=3))
-        exporter.add(FinishedEpisode.of(replace(with_tools(10), spans=(), is_eval=True)))
+    with tracked(root, "first", to="mlflow", project="math", mlflow={"tracking_uri": uri}) as run:
+        run.add_episode(with_tools(1), step=3)
+        run.add_episode(failed, step=3)
+        run.add_episode(replace(with_tools(10), spans=(), is_eval=True))
+        run.add_metrics(3, {"rollout/reward": 0.25})
+        run.write_summary(SUMMARY)
     return uri

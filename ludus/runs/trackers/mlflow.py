@@ -1,8 +1,8 @@
-"""Episodes as traces in MLflow: what runs in the process that writes them.
+"""A run in MLflow: metrics, configuration, episodes as traces, summary and report.
 
-Knows: MLflow's traces, spans and assessments.  Knows not: who plays, queues, what a dead server means to a run.
+Knows: MLflow's runs, traces, spans and assessments.  Knows not: who plays, what a dead server means to a run.
 Invariants: an episode is one trace, whose id derives from the run's and the episode's; no global state of MLflow is
-touched, so that what an agent does with it in its own process stays as it was.
+touched.
 
     tags of a trace        run, step, sample, group, episode, split, outcome, reward
     session of a trace     the group, so that its members stand together
@@ -12,92 +12,102 @@ touched, so that what an agent does with it in its own process stays as it was.
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
-import sys
+import time
 import uuid
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from ludus.runs.exporters.base import FinishedEpisode
-from ludus.runs.exporters.tree import UNDECODED, TreeSpan, episode_tree
+from ludus.runs.metrics import Metrics
+from ludus.runs.trackers.base import TrackedEpisode, TrackedRun, Tracker, numbers_of
+from ludus.runs.trackers.tree import MAX_LABEL_CHARS, UNDECODED, TreeSpan, episode_tree, labels_of
+from ludus.settings import leaves
 from ludus.types import Episode
 
-_NICEST = 19
-"""The least that the system can give: traces are written in the time that sampling and training leave."""
 _SPAN_TYPES = {"run": "AGENT", "generate": "CHAT_MODEL", "tool": "TOOL", "reward": "EVALUATOR"}
-_MAX_TAG_CHARS = 250  # MLflow refuses tags above 8000 and shows less than this
 _MAX_PREVIEW_CHARS = 1000  # as MLflow's own
+_MOST_VALUES = 100
+"""Of one request: what MLflow's servers take of parameters; of metrics they take more."""
+_MAX_PARAM_CHARS = 500
 # A server that is gone is reported after seconds, not after MLflow's own many minutes.
 _HTTP = {"MLFLOW_HTTP_REQUEST_MAX_RETRIES": "1", "MLFLOW_HTTP_REQUEST_TIMEOUT": "20"}
 _QUIET = {"MLFLOW_DISABLE_TELEMETRY": "true", "DO_NOT_TRACK": "true", "GIT_PYTHON_REFRESH": "quiet"}
 
-Write = Callable[[Sequence[FinishedEpisode], bool], int]
-"""Writes episodes; True: they are the last of the run. Returns how many there were."""
 
+class MlflowTracker(Tracker):
+    takes_traces = True
 
-def open_writer(tracking_uri: str, project_name: str, run_name: str) -> Write:
-    """Makes the function that writes; called once, in a process of its own."""
-    os.nice(_NICEST)
-    os.environ.update(_HTTP | _QUIET)
-    from mlflow import MlflowClient
-    from mlflow.tracing.client import TracingClient
+    def __init__(self, run: TrackedRun, run_id: str | None) -> None:
+        os.environ.update(_HTTP | _QUIET)
+        from mlflow import MlflowClient
+        from mlflow.tracing.client import TracingClient
 
-    client = MlflowClient(tracking_uri)
-    experiment = client.get_experiment_by_name(project_name)
-    experiment_id = client.create_experiment(project_name) if experiment is None else experiment.experiment_id
-    run = client.create_run(experiment_id, run_name=run_name, tags={"mlflow.source.name": "ludus"})
-    traces = TracingClient(tracking_uri)
-    _run_in_idle_time()  # not before: on a machine where all is busy the imports would take minutes
+        uri, project = run.settings.mlflow.tracking_uri, run.settings.project
+        self._name = run.name
+        self._client = MlflowClient(uri)
+        experiment = self._client.get_experiment_by_name(project)
+        self._experiment_id = (
+            self._client.create_experiment(project, artifact_location=_place_of_files(uri))
+            if experiment is None
+            else experiment.experiment_id
+        )
+        self._traces = TracingClient(uri)
+        if run_id is None:
+            tags = {"mlflow.source.name": "ludus"}
+            self.run_id = self._client.create_run(self._experiment_id, run_name=run.name, tags=tags).info.run_id
+            self._add_params(run.config)
+        else:
+            self.run_id = run_id
+            self._client.update_run(run_id, status="RUNNING")
 
-    def write(episodes: Sequence[FinishedEpisode], is_last: bool) -> int:
+    def add_metrics(self, step: int, metrics: Metrics) -> None:
+        from mlflow.entities import Metric
+
+        now = int(time.time() * 1e3)
+        values = [Metric(name, value, now, step) for name, value in metrics.items()]
+        for start in range(0, len(values), _MOST_VALUES):
+            self._client.log_batch(self.run_id, metrics=values[start : start + _MOST_VALUES])
+
+    def add_episodes(self, episodes: Sequence[TrackedEpisode]) -> None:
         spans: list[Any] = []
-        for finished in episodes:
-            episode = finished.episode
-            known_as = f"{run.info.run_id}/{episode.id}/{episode.started_at}"
+        for one in episodes:
+            episode = one.episode
+            known_as = f"{self.run_id}/{episode.id}/{episode.started_at}"
             trace_id = f"tr-{uuid.uuid5(uuid.NAMESPACE_URL, known_as).hex}"
-            labels = _labels(episode, run_name, finished.step)
+            labels = labels_of(episode, self._name, one.step)
             top, *below = episode_tree(episode)
-            traces.start_trace(_info(trace_id, experiment_id, run.info.run_id, episode, [top, *below], labels))
+            self._traces.start_trace(_info(trace_id, self._experiment_id, self.run_id, episode, [top, *below], labels))
             top_id = _span_id(trace_id, 0)
             spans.append(_span(trace_id, top_id, None, top, labels))
             spans += (_span(trace_id, _span_id(trace_id, idx), top_id, one, {}) for idx, one in enumerate(below, 1))
         if spans:
-            traces.log_spans(experiment_id, spans)
-        if is_last:
-            client.set_terminated(run.info.run_id)
-        return len(episodes)
+            self._traces.log_spans(self._experiment_id, spans)
 
-    return write
+    def end(self, summary: Mapping[str, Any], report: Callable[[], str]) -> None:
+        numbers = {f"summary/{name}": value for name, value in numbers_of(summary).items()}
+        self.add_metrics(int(summary.get("steps", 0)), numbers)
+        self._client.log_dict(self.run_id, dict(summary), "summary.json")
+        page = report()
+        if page:
+            self._client.log_text(self.run_id, page, "report.html")
+
+    def close(self) -> None:
+        self._client.set_terminated(self.run_id)
+
+    def _add_params(self, config: Mapping[str, Any]) -> None:
+        from mlflow.entities import Param
+
+        values = [Param(".".join(path), str(value)[:_MAX_PARAM_CHARS]) for path, value in leaves(config)]
+        for start in range(0, len(values), _MOST_VALUES):
+            self._client.log_batch(self.run_id, params=values[start : start + _MOST_VALUES])
 
 
-def _run_in_idle_time() -> None:
-    """From now on this process runs on cores that nobody else wants, where the system has such a thing."""
-    if sys.platform == "linux":
-        # Niceness counts within a session alone where the kernel groups sessions, and this process leads its own; and
-        # the nicest process gets its turns too, in which a whole product of matrices waits for the core it took.
-        with contextlib.suppress(OSError):
-            Path("/proc/self/autogroup").write_text(str(_NICEST))
-        os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))
-
-
-def _labels(episode: Episode, run_name: str, step: int | None) -> dict[str, str]:
-    """What links a trace to its run, its step, its sample and its group."""
-    labels = {
-        "run": run_name,
-        "sample": episode.task_id,
-        "group": episode.group_id,
-        "episode": episode.id,
-        "split": "eval" if episode.is_eval else "train",
-        "outcome": episode.outcome.kind,
-    }
-    if step is not None:
-        labels["step"] = str(step)
-    if episode.reward is not None:
-        labels["reward"] = f"{episode.reward:g}"
-    return {name: value[:_MAX_TAG_CHARS] for name, value in labels.items()}
+def _place_of_files(uri: str) -> str | None:
+    """Beside SQLite's database, not below whatever folder the run was begun in. None: where MLflow puts them."""
+    kind, _, path = uri.partition(":///")
+    return (Path(path).absolute().parent / "mlartifacts").as_uri() if kind == "sqlite" and path else None
 
 
 def _info(
@@ -126,7 +136,7 @@ def _info(
             "mlflow.sourceRun": run_id,
             "mlflow.trace.tokenUsage": json.dumps(_usage(*(span.usage for span in tree))),
         },
-        tags={"mlflow.traceName": f"episode {episode.id}"[:_MAX_TAG_CHARS], **labels},
+        tags={"mlflow.traceName": f"episode {episode.id}"[:MAX_LABEL_CHARS], **labels},
         assessments=[
             Feedback(name=name, value=float(value), source=source, trace_id=trace_id)
             for name, value in given.items()
@@ -156,7 +166,7 @@ def _span(trace_id: str, span_id: str, parent_id: str | None, span: TreeSpan, la
         {"name": UNDECODED, "time_unix_nano": ended_at, "attributes": {"text": text}} for text in span.undecoded
     ]
     if span.error is not None:
-        error = {"exception.message": span.error, "exception.type": span.error.partition(":")[0][:_MAX_TAG_CHARS]}
+        error = {"exception.message": span.error, "exception.type": span.error.partition(":")[0][:MAX_LABEL_CHARS]}
         events.append({"name": "exception", "time_unix_nano": ended_at, "attributes": error})
     return Span.from_dict(
         {

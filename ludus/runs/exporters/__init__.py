@@ -1,1 +1,0 @@
-"""Finished episodes in other people's viewers."""

@@ -1,0 +1,150 @@
+"""The processes that tell trackers of a run, as the run sees them: begun, listened to, waited for in the end.
+
+Knows: processes, what they say.  Knows not: any tracker, what is told.
+Invariants: nothing in the run waits for a tracker before its end, and no tracker fails it; a failure is told once when
+it begins, and in the end what a tracker does not have.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, Self
+
+from ludus.runs.settings import TrackerName, TrackersSettings
+
+logger = logging.getLogger(__name__)
+
+_START_TIMEOUT_S = 180.0
+"""Importing a tracker's client and making its tables, at the lowest priority of a busy machine."""
+_POLL_S = 0.2
+_HINTS: dict[TrackerName, str] = {
+    "mlflow": "see that trackers.mlflow.tracking_uri is its address and that it answers",
+    "wandb": "log in with `wandb login`, or set trackers.wandb.mode=offline",
+    "tensorboard": "see that trackers.tensorboard.folder can be written",
+    "trackio": "see that trackers.trackio.space can be reached (`hf auth login`), or leave it out",
+    "otlp": "see that a collector takes OTLP over HTTP at trackers.otlp.endpoint",
+}
+
+
+class TrackerProcess:
+    """One tracker of a run. Use as a context manager."""
+
+    def __init__(self, tracker: TrackerName, name: str, folder: Path, settings: TrackersSettings) -> None:
+        """name: of the run.  folder: the run's; what is in it is told."""
+        self.tracker = tracker
+        self._folder = folder
+        self._patience_s = settings.patience_s
+        self._request = {
+            "tracker": tracker,
+            "name": name,
+            "folder": str(folder.absolute()),
+            "settings": settings.model_dump(mode="json"),
+        }
+        self._heard_at = 0.0
+        self._has_opened = threading.Event()
+        self._num_behind = 0
+        self._reason = ""
+        """Why the tracker does not get anything. Empty: it does."""
+
+    def __repr__(self) -> str:
+        state = f"failed: {self._reason}" if self._reason else f"behind={self._num_behind}"
+        return f"TrackerProcess({self.tracker}, {state})"
+
+    @property
+    def num_behind(self) -> int:
+        """Episodes that it had not told when it last said something."""
+        return self._num_behind
+
+    def __enter__(self) -> Self:
+        self._process = subprocess.Popen(
+            [sys.executable, "-P", "-m", "ludus.runs.trackers.follower"],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
+            start_new_session=True,  # deaf to the terminal's Ctrl-C: what the run has written is told first
+        )
+        assert self._process.stdin is not None, "it is a pipe"
+        with suppress(OSError):  # it has ended already, which its listener tells
+            self._process.stdin.write(json.dumps(self._request).encode() + b"\n")
+            self._process.stdin.flush()
+        self._heard_at = time.monotonic()
+        self._thread = threading.Thread(target=self._listen, name=f"ludus-{self.tracker}", daemon=True)
+        self._thread.start()
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.close()
+
+    def wait_opened(self, timeout_s: float = _START_TIMEOUT_S) -> bool:
+        """Whether the tracker has answered, or failed, within that time."""
+        return self._has_opened.wait(timeout_s)
+
+    def end(self) -> None:
+        """The run has ended, and nothing more comes: the process tells what is left. Does not wait."""
+        assert self._process.stdin is not None, "it is a pipe"
+        self._heard_at = time.monotonic()
+        with suppress(OSError, ValueError):  # it has ended, or was told
+            self._process.stdin.write(b"\n")  # where a process that was forked holds the pipe, closing it says nothing
+            self._process.stdin.close()
+
+    def close(self) -> None:
+        """Returns when the tracker has everything, or gets it no more."""
+        self.end()
+        if self._num_behind and not self._reason:
+            logger.info("telling %s the last %d episodes", self.tracker, self._num_behind)
+        try:
+            while self._thread.is_alive():
+                self._thread.join(_POLL_S)
+                patience_s = self._patience_s if self._has_opened.is_set() else max(self._patience_s, _START_TIMEOUT_S)
+                if time.monotonic() - self._heard_at > patience_s:
+                    self._reason = self._reason or f"it did not get on for {patience_s:g} s"
+                    break
+        finally:
+            with suppress(ProcessLookupError, PermissionError):  # what its client has started goes with it
+                os.killpg(self._process.pid, signal.SIGKILL)
+            self._process.wait()
+            self._thread.join()
+        if self._reason:
+            logger.warning(
+                "%s: it does not have all of the run (%s)%s; what is missing is in the run's folder",
+                self.tracker,
+                self._reason,
+                f", {self._num_behind} episodes are missing" if self._num_behind else "",
+            )
+
+    def _listen(self) -> None:
+        assert self._process.stdout is not None, "it is a pipe"
+        for line in self._process.stdout:
+            with suppress(ValueError):  # cut short as it was killed
+                self._hear(json.loads(line))
+        if self._process.wait() not in (0, -signal.SIGKILL):
+            self._fail(f"its process ended with status {self._process.returncode}")
+        self._has_opened.set()
+        self._process.stdout.close()
+
+    def _hear(self, said: dict[str, Any]) -> None:
+        self._heard_at = time.monotonic()
+        self._num_behind = int(said["behind"])
+        if said["event"] == "failed":
+            self._fail(str(said["why"]))
+        elif self._reason:
+            logger.warning("%s: it is told again, and of what it has missed", self.tracker)
+            self._reason = ""
+        self._has_opened.set()
+
+    def _fail(self, reason: str) -> None:
+        if not self._reason:
+            said = "%s: it cannot be told, and the run goes on without it: %s; %s (its log: %s)"
+            log = self._folder / "trackers" / f"{self.tracker}.log"
+            logger.warning(said, self.tracker, reason, _HINTS[self.tracker], log)
+        self._reason = reason

@@ -1,0 +1,268 @@
+"""Reads a run's folder, and tells a tracker what is new there: what runs in the tracker's own process.
+
+Knows: the run store, which tracker there is.  Knows not: who plays; the run knows of it as little.
+Invariants: what the tracker has not taken is tried again, and where the next process goes on is kept in the folder;
+while the run goes on, traces take no more than their share of a core, and metrics come before them.
+
+    runs/<name>/trackers/<tracker>.json  the tracker's own id of the run, and up to where it has it
+                         <tracker>.log   what its client said
+                         <tracker>.lock  held by the process that tells it
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import select
+import sys
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass, replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from ludus.errors import LudusError
+from ludus.processes.files import hold, write_whole
+from ludus.runs.codec import decode_episode
+from ludus.runs.decoder import decoder_of
+from ludus.runs.folder import metrics_of, read_config
+from ludus.runs.report import report_page
+from ludus.runs.settings import TrackerName, TrackersSettings
+from ludus.runs.store import RunStore
+from ludus.runs.trackers.base import TrackedEpisode, TrackedRun, Tracker
+
+FOLDER = "trackers"
+_POLL_S = 1.0
+_LIVE_BATCH, _LAST_BATCH = 8, 64
+"""Episodes at once: while the run goes on a batch must not take long; in the end each costs a transaction."""
+_FIRST_PAUSE_S, _LONGEST_PAUSE_S = 2.0, 60.0
+_NICEST = 19
+_MAX_REASON_CHARS = 500
+Tell = Callable[[Mapping[str, Any]], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Position:
+    """Up to where a tracker has the run."""
+
+    run_id: str | None = None
+    """What the tracker knows it by. None: it does not know it yet."""
+    episode: int = 0
+    """The last one's number in run.db."""
+    offset: int = 0
+    """In metrics.jsonl."""
+    has_ended: bool = False
+
+    @classmethod
+    def read(cls, path: Path) -> Position:
+        """Where nothing is kept, or what is kept cannot be read: from the beginning."""
+        with contextlib.suppress(OSError, ValueError, TypeError):
+            return cls(**json.loads(path.read_bytes()))
+        return cls()
+
+
+class Follower:
+    """One run on its way into one tracker."""
+
+    def __init__(
+        self, run: TrackedRun, tracker: TrackerName, open_tracker: Callable[[TrackedRun, str | None], Tracker]
+    ) -> None:
+        self._run = run
+        self._open_tracker = open_tracker
+        self._path = run.folder / FOLDER / f"{tracker}.json"
+        self._path.parent.mkdir(exist_ok=True)
+        self._store = RunStore.look(run.folder, checks=False)
+        self._at = Position.read(self._path)
+        self._tracker: Tracker | None = None
+        self._takes_traces = True
+        self._began_s, self._busy_s = time.monotonic(), 0.0
+
+    @property
+    def num_behind(self) -> int:
+        """Episodes that the tracker has not been told of."""
+        if not self._takes_traces:
+            return 0
+        return int(self._store.rows("SELECT count(*) FROM episodes WHERE num > ?", (self._at.episode,))[0][0])
+
+    def open(self) -> None:
+        """Opens the run in the tracker, if it is not."""
+        if self._tracker is None:
+            self._tracker = self._open_tracker(self._run, self._at.run_id)
+            self._takes_traces = self._tracker.takes_traces
+            self._keep(replace(self._at, run_id=self._tracker.run_id))
+            self._began_s = time.monotonic()
+
+    def tell(self, *, is_last: bool) -> bool:
+        """Tells what is new, or a part of it. Returns whether there may be more that may be told now.
+
+        is_last: nothing more is written into the folder, and time is no matter.
+        """
+        self.open()
+        tracker = self._tracker
+        assert tracker is not None, "it was opened"
+        self._tell_metrics(tracker)
+        if tracker.takes_traces:
+            spare_s = (time.monotonic() - self._began_s) * self._run.settings.share - self._busy_s
+            if (is_last or spare_s > 0) and self._tell_episodes(tracker, _LAST_BATCH if is_last else _LIVE_BATCH):
+                return True
+        summary = self._store.summary() if is_last else None
+        if summary is not None and not self._at.has_ended:
+            tracker.end(summary, self._report)
+            self._keep(replace(self._at, has_ended=True))
+        return False
+
+    def drop(self) -> None:
+        """The tracker has failed; it is opened again before it is told more."""
+        with contextlib.suppress(Exception):
+            if self._tracker is not None:
+                self._tracker.close()
+        self._tracker = None
+
+    def close(self) -> None:
+        if self._tracker is not None:
+            self._tracker.close()
+        self._store.close()
+
+    def _tell_metrics(self, tracker: Tracker) -> None:
+        path = self._run.folder / "metrics.jsonl"
+        if not path.is_file():
+            return
+        with path.open("rb") as file:
+            # A file that is shorter than what was read of it is another one.
+            offset = self._at.offset if self._at.offset <= path.stat().st_size else 0
+            file.seek(offset)
+            for line in file:
+                if not line.endswith(b"\n"):
+                    break
+                found = metrics_of(line)
+                if found is not None:
+                    tracker.add_metrics(*found)
+                offset += len(line)
+                self._keep(replace(self._at, offset=offset, has_ended=False))
+
+    def _tell_episodes(self, tracker: Tracker, most: int) -> bool:
+        """Whether there were any."""
+        sql = "SELECT num, step, is_eval, record FROM episodes WHERE num > ? ORDER BY num LIMIT ?"
+        rows = self._store.rows(sql, (self._at.episode, most))
+        if rows:
+            began_s = time.process_time()
+            found = [TrackedEpisode(decode_episode(row[3]), row[1]) for row in rows if self._is_shown(*row[:3])]
+            tracker.add_episodes(found)
+            self._busy_s += time.process_time() - began_s
+            self._keep(replace(self._at, episode=rows[-1][0], has_ended=False))
+        return bool(rows)
+
+    def _is_shown(self, num: int, step: int | None, is_eval: bool) -> bool:
+        most = self._run.settings.traces_per_step
+        if most is None:
+            return True
+        sql = "SELECT count(*) FROM episodes WHERE step IS ? AND is_eval = ? AND num < ?"
+        return bool(self._store.rows(sql, (step, is_eval, num))[0][0] < most)
+
+    def _report(self) -> str:
+        try:
+            return report_page(self._store, decode=decoder_of(self._store))
+        except LudusError:  # what draws it is not installed
+            return ""
+
+    def _keep(self, at: Position) -> None:
+        if at != self._at:
+            write_whole(self._path, json.dumps(asdict(at)) + "\n")
+            self._at = at
+
+
+def follow(follower: Follower, tell: Tell, wait: Callable[[float], bool]) -> None:
+    """Tells the tracker until the run has ended and it has everything, or has failed then.
+
+    tell: says what happens, as a mapping with its `event`.
+    wait: after at most so many seconds, whether the run has ended.
+    """
+    is_last, pause_s, reason = False, _FIRST_PAUSE_S, ""
+    while True:
+        try:
+            follower.open()
+            is_more = follower.tell(is_last=is_last)
+            if is_last and not is_more:
+                follower.close()
+            tell({"event": "told", "behind": 0 if is_last and not is_more else follower.num_behind})
+            reason, pause_s = "", _FIRST_PAUSE_S
+        except Exception as error:  # the boundary of the tracker: whatever its client raises is told, and tried again
+            follower.drop()
+            reason = f"{type(error).__name__}: {error}"[:_MAX_REASON_CHARS]
+            tell({"event": "failed", "why": reason, "behind": follower.num_behind})
+            is_more = False
+        if is_last and not is_more:
+            return
+        is_last = is_last or wait(0.0 if is_more else pause_s if reason else _POLL_S)
+        if reason:
+            if is_last:  # one that has just failed is not waited for
+                return
+            pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
+
+
+def tracked_run(name: str, folder: Path, settings: TrackersSettings) -> TrackedRun:
+    """The run in the folder, as trackers are given it."""
+    config: dict[str, Any] = {}
+    with contextlib.suppress(LudusError):
+        config = {key: value for key, value in read_config(folder).items() if key != "trackers"}  # headers hold keys
+    return TrackedRun(name, folder.absolute(), settings, config)
+
+
+def _run_in_idle_time() -> None:
+    """From now on this process runs on cores that nobody else wants, where the system has such a thing."""
+    if sys.platform == "linux":
+        # Niceness counts within a session alone where the kernel groups sessions, and this process leads its own; and
+        # the nicest process gets its turns too, in which a whole product of matrices waits for the core it took.
+        with contextlib.suppress(OSError):
+            Path("/proc/self/autogroup").write_text(str(_NICEST))
+        os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))
+
+
+def _say(out: int, event: Mapping[str, Any]) -> None:
+    with contextlib.suppress(OSError):  # whoever listened has ended
+        os.write(out, json.dumps(dict(event)).encode() + b"\n")
+
+
+def _has_ended(timeout_s: float) -> bool:
+    """The run's process has said so on our standard input, or has ended."""
+    ready, _, _ = select.select([0], [], [], timeout_s)
+    if ready and sys.platform == "linux":  # the run waits for it now
+        with contextlib.suppress(OSError):  # not every user may
+            os.sched_setscheduler(0, os.SCHED_OTHER, os.sched_param(0))
+            os.setpriority(os.PRIO_PROCESS, 0, 0)
+    return bool(ready)
+
+
+def main() -> None:
+    """In a process of its own: the first line of its input says what to follow; the end of it, that the run ended."""
+    from ludus.runs.trackers.select import tracker_class
+
+    os.nice(_NICEST)
+    line = b""
+    while not line.endswith(b"\n"):
+        line += os.read(0, 1)
+    request = json.loads(line)
+    name, folder = request["tracker"], Path(request["folder"])
+    (folder / FOLDER).mkdir(exist_ok=True)
+    out = os.dup(1)  # what the tracker's client prints goes into its log
+    log = os.open(folder / FOLDER / f"{name}.log", os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+    os.dup2(log, 1)
+    os.dup2(log, 2)
+    while (lock := hold(folder / FOLDER / f"{name}.lock")) is None:  # the run's process before this one still tells
+        time.sleep(_POLL_S)
+    run = tracked_run(request["name"], folder, TrackersSettings(**request["settings"]))
+    open_tracker = tracker_class(name)
+
+    def open_then_calm(run: TrackedRun, run_id: str | None) -> Tracker:
+        tracker = open_tracker(run, run_id)
+        _run_in_idle_time()  # not before: on a machine where all is busy the imports would take minutes
+        return tracker
+
+    follow(Follower(run, name, open_then_calm), partial(_say, out), _has_ended)
+    os.close(lock)
+
+
+if __name__ == "__main__":
+    main()

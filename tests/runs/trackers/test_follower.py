@@ -1,0 +1,160 @@
+"""How a tracker is told: what is new, once, again after a failure, and where the next process goes on."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ludus.runs.metrics import Metrics
+from ludus.runs.settings import TrackersSettings
+from ludus.runs.store import RunStore
+from ludus.runs.trackers.base import TrackedEpisode, TrackedRun, Tracker
+from ludus.runs.trackers.follower import Follower, follow, tracked_run
+from tests.runs.conftest import episode_of
+from tests.runs.trackers.conftest import SUMMARY
+
+
+class Noted(Tracker):
+    """A tracker that writes down what it is told, and refuses as it is asked to."""
+
+    takes_traces = True
+
+    def __init__(self, refuses: Sequence[bool] = ()) -> None:
+        self.run_id = "noted"
+        self.opened: list[str | None] = []
+        self.metrics: list[tuple[int, dict[str, float]]] = []
+        self.episodes: list[tuple[str, int | None]] = []
+        self.ended: list[Mapping[str, Any]] = []
+        self._refuses = list(refuses)
+
+    def open(self, _run: TrackedRun, run_id: str | None) -> Tracker:
+        self.opened.append(run_id)
+        if self._refuses and self._refuses.pop(0):
+            raise ConnectionError("nobody there")
+        return self
+
+    def add_metrics(self, step: int, metrics: Metrics) -> None:
+        self.metrics.append((step, dict(metrics)))
+
+    def add_episodes(self, episodes: Sequence[TrackedEpisode]) -> None:
+        self.episodes += [(one.episode.id, one.step) for one in episodes]
+
+    def end(self, summary: Mapping[str, Any], report: Callable[[], str]) -> None:
+        self.ended.append(summary)
+
+    def close(self) -> None: ...
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Iterator[RunStore]:
+    with RunStore.create(tmp_path, "run", "") as opened:
+        yield opened
+
+
+def told(store: RunStore, tracker: Noted, *ends: bool, **settings: Any) -> list[Mapping[str, Any]]:
+    """What was said while the tracker was told. ends: whether the run has ended, each time it is asked."""
+    said: list[Mapping[str, Any]] = []
+    run, answers = tracked_run("run", store.folder, TrackersSettings(**settings)), iter(ends)
+    follow(Follower(run, "mlflow", tracker.open), said.append, lambda _: next(answers, True))
+    return said
+
+
+def test_everything_is_told_once(store: RunStore) -> None:
+    """Metrics, episodes with their steps, and the summary when the run has ended."""
+    store.add_metrics(1, {"rollout/reward": 0.5})
+    store.add_episode(episode_of(1), step=1)
+    store.add_episode(replace(episode_of(2), is_eval=True))
+    store.write_summary(SUMMARY)
+    tracker = Noted()
+    said = told(store, tracker, False, False, True)
+    assert tracker.metrics == [(1, {"rollout/reward": 0.5})]
+    assert tracker.episodes == [("ep-1", 1), ("ep-2", None)]
+    assert tracker.ended == [SUMMARY]
+    assert said[-1] == {"event": "told", "behind": 0}
+
+
+def test_the_next_process_goes_on(store: RunStore) -> None:
+    """With the tracker's own run, behind what it has; a run that has ended goes on too."""
+    store.add_metrics(1, {"rollout/reward": 0.5})
+    store.add_episode(episode_of(1), step=1)
+    store.write_summary(SUMMARY)
+    told(store, Noted())
+    store.add_metrics(2, {"rollout/reward": 0.75})
+    store.add_episode(episode_of(2), step=2)
+    tracker = Noted()
+    told(store, tracker)
+    assert tracker.opened == ["noted"]
+    assert tracker.metrics == [(2, {"rollout/reward": 0.75})]
+    assert tracker.episodes == [("ep-2", 2)]
+    assert tracker.ended == [SUMMARY]
+    again = Noted()
+    told(store, again)
+    assert (again.metrics, again.episodes, again.ended) == ([], [], [])
+
+
+def test_what_a_tracker_missed_is_told_later(store: RunStore) -> None:
+    """Its failure is said with the reason, and costs nothing once it answers."""
+    store.add_metrics(1, {"rollout/reward": 0.5})
+    store.add_episode(episode_of(1), step=1)
+    tracker = Noted([True])
+    said = told(store, tracker, False, True)
+    assert said[0] == {"event": "failed", "why": "ConnectionError: nobody there", "behind": 1}
+    assert said[-1] == {"event": "told", "behind": 0}
+    assert (len(tracker.metrics), len(tracker.episodes)) == (1, 1)
+
+
+def test_a_tracker_that_fails_at_the_end_is_not_waited_for(store: RunStore) -> None:
+    """The next process has what it missed."""
+    store.add_episode(episode_of(1), step=1)
+    said = told(store, Noted([True, True]), True)
+    assert [each["event"] for each in said] == ["failed"]
+    later = Noted()
+    told(store, later)
+    assert later.episodes == [("ep-1", 1)]
+
+
+def test_a_part_of_each_step(store: RunStore) -> None:
+    """The first of each step that end, those of evaluations beside them, whichever process tells them."""
+    for step in (1, 2):
+        for idx in range(4):
+            store.add_episode(episode_of(10 * step + idx), step=step)
+    store.add_episode(replace(episode_of(99), is_eval=True), step=2)
+    tracker = Noted()
+    told(store, tracker, traces_per_step=2)
+    assert [name for name, _ in tracker.episodes] == ["ep-10", "ep-11", "ep-20", "ep-21", "ep-99"]
+    store.add_episode(episode_of(24), step=2)
+    told(store, tracker, traces_per_step=2)
+    assert len(tracker.episodes) == 5
+
+
+def test_a_line_that_is_being_written_is_read_when_it_is_whole(store: RunStore) -> None:
+    """It is neither lost nor told by half."""
+    path = store.folder / "metrics.jsonl"
+    path.write_text('{"step": 1, "a/b": 1.0}\n{"step": 2, "a/')
+    tracker = Noted()
+    told(store, tracker)
+    assert tracker.metrics == [(1, {"a/b": 1.0})]
+    with path.open("a") as file:
+        file.write('b": 2.0}\n')
+    told(store, tracker)
+    assert tracker.metrics == [(1, {"a/b": 1.0}), (2, {"a/b": 2.0})]
+
+
+def test_traces_keep_to_their_share(store: RunStore) -> None:
+    """While the run goes on they wait for time that is theirs; in the end all are told."""
+    for idx in range(40):
+        store.add_episode(episode_of(idx), step=1)
+    tracker, behind = Noted(), list[int]()
+    run = tracked_run("run", store.folder, TrackersSettings(share=1e-9))
+    ends = iter([False, False, True])
+
+    def wait(_: float) -> bool:
+        behind.append(40 - len(tracker.episodes))
+        return next(ends)
+
+    follow(Follower(run, "mlflow", tracker.open), lambda _: None, wait)
+    assert behind[-1] >= 32 and len(tracker.episodes) == 40
