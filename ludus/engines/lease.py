@@ -11,7 +11,7 @@ import ctypes
 import threading
 import time
 from collections import defaultdict, deque
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 
@@ -49,6 +49,7 @@ class ComputeLease:
         self._changed = threading.Condition()
         self._queue: deque[object] = deque()
         self._holder: str | None = None
+        self._num_nudges = 0
         self._held_s: dict[str, float] = defaultdict(float)
         self._waited_s: dict[str, float] = defaultdict(float)
 
@@ -56,30 +57,64 @@ class ComputeLease:
         return f"ComputeLease(holder={self._holder!r}, waiting={max(0, len(self._queue) - 1)})"
 
     @contextmanager
-    def hold(self, name: str) -> Iterator[None]:
-        """Wait for the turn, then hold the lease for the length of the block."""
-        ticket, asked_at = object(), time.perf_counter()
+    def hold(self, name: str, meanwhile: Callable[[], float | None] | None = None) -> Iterator[None]:
+        """Wait for the turn, then hold the lease for the length of the block.
+
+        meanwhile: called while it waits, after every `nudge` and after as many seconds as it returned (None: no sooner
+        than nudged). It must not ask for the lease.
+        """
+        ticket, asked_at, started_at = object(), time.perf_counter(), None
+        try:
+            self._wait(ticket, meanwhile)
+            started_at = time.perf_counter()
+            self._holder = name
+            yield
+        finally:  # an interrupt may come at any place, here too: the ticket goes in any case
+            try:
+                if started_at is not None:
+                    release_workers()
+            finally:
+                self._leave(ticket, name, asked_at, started_at)
+
+    def nudge(self) -> None:
+        """Whoever waits does now what it has to do meanwhile."""
+        with self._changed:
+            self._num_nudges += 1
+            self._changed.notify_all()
+
+    def _wait(self, ticket: object, meanwhile: Callable[[], float | None] | None) -> None:
         with self._changed:
             self._queue.append(ticket)
-            try:
+            if meanwhile is None:
                 self._changed.wait_for(lambda: self._queue[0] is ticket)
-            except BaseException:  # an interrupt while waiting must not block those behind
-                self._queue.remove(ticket)
-                self._changed.notify_all()
-                raise
-            self._holder = name
-        started_at = time.perf_counter()
-        try:
-            yield
-        finally:
-            release_workers()
-            held_s = time.perf_counter() - started_at
-            with self._changed:
-                self._queue.popleft()
-                self._holder = None
-                self._held_s[name] += held_s
-                self._waited_s[name] += started_at - asked_at
-                self._changed.notify_all()
+                return
+            while self._queue[0] is not ticket:
+                seen = self._num_nudges
+                self._changed.release()
+                try:
+                    timeout_s = meanwhile()
+                finally:
+                    self._changed.acquire()
+                if self._queue[0] is not ticket and self._num_nudges == seen:
+                    self._changed.wait(timeout_s)
+
+    def _leave(self, ticket: object, name: str, asked_at: float, started_at: float | None) -> None:
+        interrupt: BaseException | None = None
+        while True:
+            try:
+                with self._changed:
+                    if ticket in self._queue:
+                        if started_at is not None:
+                            self._holder = None
+                            self._held_s[name] += time.perf_counter() - started_at
+                            self._waited_s[name] += started_at - asked_at
+                        self._queue.remove(ticket)
+                    self._changed.notify_all()
+                break
+            except BaseException as error:  # raised once the lease is free
+                interrupt = error
+        if interrupt is not None:
+            raise interrupt
 
     def stats(self) -> LeaseStats:
         with self._changed:

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import threading
 
+import pytest
+
+from ludus.engines import lease as module
 from ludus.engines.lease import ComputeLease
 
 
@@ -64,3 +67,56 @@ def test_an_error_inside_gives_the_lease_back() -> None:
         pass
     assert lease.stats().held_s.keys() == {"engine", "trainer"}
     assert all(seconds >= 0 for seconds in lease.stats().waited_s.values())
+
+
+def test_who_waits_does_what_comes_meanwhile() -> None:
+    """Once when it begins to wait, and after every nudge; the turn comes all the same."""
+    lease, done, order = ComputeLease(), threading.Semaphore(0), []
+
+    def meanwhile() -> None:
+        order.append("meanwhile")
+        done.release()
+
+    def work() -> None:
+        with lease.hold("engine", meanwhile):
+            order.append("turn")
+
+    thread = threading.Thread(target=work)
+    with lease.hold("trainer"):
+        thread.start()
+        assert done.acquire(timeout=30)
+        lease.nudge()
+        assert done.acquire(timeout=30)
+    thread.join()
+    assert order[:2] == ["meanwhile", "meanwhile"] and order[-1] == "turn"
+
+
+@pytest.mark.parametrize("place", ["release_workers", "meanwhile", "inside"])
+def test_an_interrupt_leaks_nothing(place: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Wherever it comes, the lease is free afterwards, and nobody who waited is left behind."""
+    lease, entered, told = ComputeLease(), threading.Event(), threading.Event()
+
+    def interrupt() -> None:
+        told.set()
+        raise KeyboardInterrupt
+
+    def other() -> None:
+        with lease.hold("trainer"):
+            entered.set()
+            assert told.wait(timeout=30)
+
+    thread = threading.Thread(target=other)
+    if place == "meanwhile":
+        thread.start()
+        assert entered.wait(timeout=30)
+    elif place == "release_workers":
+        monkeypatch.setattr(module, "release_workers", interrupt)
+    with pytest.raises(KeyboardInterrupt), lease.hold("engine", interrupt):
+        interrupt()
+    monkeypatch.undo()
+    if place != "meanwhile":
+        thread.start()
+    thread.join(timeout=30)
+    assert not thread.is_alive()
+    with lease.hold("engine"):
+        assert "holder='engine', waiting=0" in repr(lease)

@@ -110,7 +110,7 @@ class LocalEngine:
 
         If the weights cannot be written as a whole, the engine ends: it never samples from half of them.
         """
-        await self._ask(lambda: self._publish(version, weights))
+        await self._ask(lambda: self._publish(version, weights), needs_turn=True)
 
     async def pause(self) -> None:
         await self._ask(lambda: self._set_paused(True))
@@ -120,7 +120,7 @@ class LocalEngine:
 
     async def score(self, token_ids: Sequence[int]) -> tuple[float, ...]:
         self._core.check_scored(token_ids)
-        return await self._ask(lambda: self._score(token_ids))
+        return await self._ask(lambda: self._score(token_ids), needs_turn=True)
 
     def stats(self) -> EngineStats:
         return self._core.stats()
@@ -143,10 +143,10 @@ class LocalEngine:
 
     # -- what callers do, on any thread
 
-    async def _ask(self, action: Callable[[], T]) -> T:
+    async def _ask(self, action: Callable[[], T], *, needs_turn: bool = False) -> T:
         """The result of `action`, run by the engine's thread between two steps."""
         waiter = _Waiter(asyncio.get_running_loop().create_future())
-        self._submit(_Command(lambda: waiter.resolve(action()), waiter.fail))
+        self._submit(_Command(lambda: waiter.resolve(action()), waiter.fail, needs_turn))
         result: T = await waiter.future
         return result
 
@@ -156,6 +156,8 @@ class LocalEngine:
                 raise self._ended
             self._commands.append(command)
             self._changed.notify()
+        if not command.needs_turn:
+            self._lease.nudge()
 
     def _drop(self, call_id: str, waiter: _Waiter) -> None:
         def drop() -> None:
@@ -195,6 +197,19 @@ class LocalEngine:
             self._commands.clear()
             return commands
 
+    def _run_what_needs_no_turn(self) -> float | None:
+        """While others compute: new calls, aborts and deadlines. The seconds to the next deadline."""
+        with self._changed:
+            commands = [each for each in self._commands if not each.needs_turn]
+            left = [each for each in self._commands if each.needs_turn]
+            self._commands.clear()
+            self._commands.extend(left)
+        self._run_commands(commands)
+        now = time.monotonic()
+        self._expire(now)
+        deadlines = [waiter.deadline_at for waiter in self._waiters.values() if waiter.deadline_at is not None]
+        return max(0.0, min(deadlines) - now) if deadlines else None
+
     def _run_commands(self, commands: list[_Command]) -> None:
         for command in commands:
             if self._ended is not None:
@@ -210,8 +225,8 @@ class LocalEngine:
 
     def _step(self) -> None:
         try:
-            with self._lease.hold("engine"):
-                progress = self._core.step()
+            with self._lease.hold("engine", self._run_what_needs_no_turn):
+                progress = self._core.step() if self._has_work else []
         except Exception as error:  # one bad step must not end the engine: its calls fail, the next ones are served
             _log.exception("engine.step_failed")
             self._core.fail_all()
@@ -233,7 +248,7 @@ class LocalEngine:
     def _publish(self, version: int, weights: WeightSource) -> None:
         self._core.check_version(version)
         try:
-            with self._lease.hold("engine"):
+            with self._lease.hold("engine", self._run_what_needs_no_turn):
                 self._core.publish(version, weights.copy_into_shared)
         except Exception as error:
             failure = BackendError(f"publishing version {version} failed half-way ({error}); open a new engine")
@@ -244,7 +259,7 @@ class LocalEngine:
         self._is_paused = is_paused
 
     def _score(self, token_ids: Sequence[int]) -> tuple[float, ...]:
-        with self._lease.hold("engine"):
+        with self._lease.hold("engine", self._run_what_needs_no_turn):
             return self._core.score(token_ids)
 
     def _close(self) -> None:
@@ -293,6 +308,8 @@ class _Command:
 
     run: Callable[[], None]
     fail: Callable[[BaseException], None] = lambda _: None
+    needs_turn: bool = False
+    """It takes the lease. What does not is done while others compute."""
 
 
 @dataclass(slots=True, eq=False)

@@ -138,6 +138,27 @@ def test_weights_that_are_no_numbers_are_noticed(kernels: str, make_engine: Make
     asyncio.run(scenario())
 
 
+def test_aborts_deadlines_and_closing_wait_for_nobody_who_computes(make_engine: MakeEngine) -> None:
+    """While a trainer holds the lease for long, a call is aborted, another runs out of time, and the rest is closed."""
+
+    async def scenario() -> None:
+        lease = ComputeLease()
+        engine = make_engine(lease)
+        with lease.hold("trainer"):
+            waiting = {name: asyncio.create_task(engine.generate(call(name))) for name in ("aborted", "closed")}
+            soon = replace(call("late"), deadline_at=time.monotonic() + 0.05)
+            waiting["late"] = asyncio.create_task(engine.generate(soon))
+            await asyncio.sleep(0)  # all three are asked for
+            await engine.abort("aborted")
+            assert (await waiting["aborted"]).stop_reason == "abort"
+            assert (await waiting["late"]).stop_reason == "abort"
+            closing = asyncio.create_task(engine.close())
+            assert (await waiting["closed"]).stop_reason == "abort"
+        await closing
+
+    asyncio.run(asyncio.wait_for(scenario(), timeout=60))
+
+
 def test_a_failing_listener_fails_its_own_call_alone(make_engine: MakeEngine) -> None:
     """What `on_tokens` raises comes out of that `generate`; its call is aborted, the others finish."""
 
