@@ -23,11 +23,14 @@ OPTIONS: dict[str, Any] = {
     "kills": Annotated[int, Option(min=1, help="Faults that happen to processes of the run, of any kind.")],
     "ranks": Annotated[list[int], Option(help="Compared with one rank; may be given again.")],
     "steps": Annotated[int, Option(min=2, help="Of a training from its beginning to its end.")],
+    "algorithm": Annotated[str, Option(help="What the run is trained with, such as ppo.")],
     "model": Model,
     "run": Annotated[str | None, Option(help="Folder of a run that was trained before.")],
     "seed": Annotated[int, Option(help="Everything random in the check comes from this number.")],
 }
 """What a parameter of a check is on the command line; one that is not here is for Python alone."""
+ONE_OF = {"ranks": Annotated[int, Option(min=1, help="Processes of the trainer.")]}
+"""What those are that take one number where others take several."""
 
 
 def command(check: Callable[..., Verdict]) -> Callable[..., None]:
@@ -42,11 +45,16 @@ def command(check: Callable[..., Verdict]) -> Callable[..., None]:
             verdict = check(**options, **done)
         _show(verdict, as_json)
 
-    options = [each.replace(annotation=OPTIONS[each.name]) for each in parameters if each.name in OPTIONS]
+    options = [each.replace(annotation=_option(each)) for each in parameters if each.name in OPTIONS]
     json = inspect.Parameter("as_json", inspect.Parameter.KEYWORD_ONLY, default=False, annotation=JsonAlone)
     vars(run)["__signature__"] = inspect.Signature([*options, json])
     run.__doc__ = (check.__doc__ or "").partition("Raises ")[0]
     return run
+
+
+def _option(parameter: inspect.Parameter) -> Any:
+    is_one = isinstance(parameter.default, int) and parameter.name in ONE_OF
+    return ONE_OF[parameter.name] if is_one else OPTIONS[parameter.name]
 
 
 def _show(verdict: Verdict, as_json: bool) -> None:

@@ -2,10 +2,50 @@
 
 from __future__ import annotations
 
+import inspect
 import json
 from collections.abc import Callable
+from dataclasses import dataclass
+from functools import wraps
+from importlib import import_module
 from pathlib import Path
 from typing import Any
+
+import pytest
+import typer
+from typer.testing import CliRunner
+
+from ludus.checks.verify.verdict import Verdict
+from ludus.cli.app import COMMANDS
+from ludus.cli.verify import command as as_command
+
+CHECKS = [path for words, path in COMMANDS.items() if words.startswith("verify ")]
+
+
+@dataclass(frozen=True, slots=True)
+class DoneResult(Verdict):
+    ok = True
+
+
+@pytest.mark.parametrize("path", CHECKS)
+def test_a_check_is_given_what_it_takes(path: str) -> None:
+    """Without an option each of its parameters has its default, of its own type: one number is no list of one."""
+    module, _, name = path.partition(":")
+    check, given = getattr(import_module(f"ludus.{module}"), name), dict[str, Any]()
+
+    @wraps(check)
+    def record(**options: Any) -> DoneResult:
+        given.update(options)
+        return DoneResult()
+
+    app = typer.Typer()
+    app.command()(as_command(record))
+    assert CliRunner().invoke(app, ["--json"]).exit_code == 0
+    parameters = inspect.signature(check).parameters
+    for option, value in given.items():
+        default = parameters[option].default
+        if option != "on_done":
+            assert value == (list(default) if isinstance(default, tuple) else default), option
 
 
 def test_each_check_prints_one_object(tiny_model_folder: Path, ludus: Callable[..., Any]) -> None:
