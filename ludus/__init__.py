@@ -5,8 +5,15 @@ sampled, and updates the weights. Importing this package imports nothing else: a
 used. Importing `Config` brings no server, and nothing here brings torch.
 """
 
+import sys
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
+
+_NOT_ON_WINDOWS = (
+    "Ludus runs on Linux and macOS; on Windows install it inside WSL: https://learn.microsoft.com/windows/wsl"
+)
+if sys.platform == "win32":
+    raise ImportError(_NOT_ON_WINDOWS)
 
 if TYPE_CHECKING:
     from ludus.agents.actors import Actor, ActorReply

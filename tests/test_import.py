@@ -66,3 +66,11 @@ def test_an_unknown_name_is_an_attribute_error() -> None:
     """As of every module."""
     with pytest.raises(AttributeError, match="module 'ludus' has no attribute 'Trainr'"):
         _ = ludus.Trainr
+
+
+def test_on_windows_one_sentence_says_where_it_runs() -> None:
+    """Instead of a module that is missing somewhere below."""
+    script = "import sys; sys.platform = 'win32'; import ludus"
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False, timeout=60)
+    assert done.returncode == 1
+    assert done.stderr.splitlines()[-1].startswith("ImportError: Ludus runs on Linux and macOS; on Windows")
