@@ -124,12 +124,13 @@ def open_sessions(text: ChatText, shared_server: GatewayServer) -> Iterator[Open
             num_free: int | None = None,
             opens: bool = False,
             own: bool = False,
+            model_name: str = "default",
             **options: Any,
         ) -> SessionManager:
             engine: Any = ScriptedEngine(answers, text.tokenizer, context_length=options.pop("context_length", 2000))
             if num_free is not None:
                 engine = GatedEngine(engine, num_free=num_free)
-            recorder = Recorder(_checked(engine), text)
+            recorder = Recorder(_checked(engine), text, model_name=model_name)
             sessions = SessionKeys()
             if opens:
                 options["open_mode"] = Episodes(recorder, keys=sessions).open_for_key
