@@ -22,7 +22,7 @@ def open_watcher(folder: RunsFolder, *, port: int = 0, key: str | None = None) -
     port: 0 is any free one.  key: None: a new one.  Raises UserError if the port is taken.
     """
     key = new_key() if key is None else key
-    server = HttpServer(watch_app(folder, key), name="watcher", is_guarded=True)
+    server = HttpServer(watch_app(folder, key), name="watcher")
     try:
         url = server.start("127.0.0.1", port)
         only = next(iter(folder.ids()), "") if folder.is_run else ""
