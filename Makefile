@@ -15,6 +15,7 @@
 #   make test-card-env   every test in an environment as on machines with cards: Python 3.12, torch 2.11, transformers 5.17
 #   make test-gpu   what runs on a CUDA card, held against the processor; `make test-gpu LIST=yes` only lists it
 #   make test-slurm      runs in a real Slurm of one node, which is installed here: CONSENT=yes says that you agree
+#   make test-builds     the kernels as other processors and compilers get them, and with sanitizers: g++ and clang++ must be there
 #   make test-browser    what shows itself in a browser, looked at in a real one (Chromium; Debian's is installed if there is none)
 #   make docs    build the documentation as a site, build/site/index.html, which needs no network;   make check-docs   look at it in a browser
 #   make web     build the page of `ludus watch` from web/ (needs npm);   make check-web   see that what is committed is that
@@ -52,7 +53,7 @@ export PYTHONDONTWRITEBYTECODE :=
 # Frameworks that do not install together with ours: each gets the environment that its requirements.txt locks.
 FRAMEWORKS := $(patsubst tests/%/requirements.txt,.%/.ready,$(wildcard tests/frameworks/*/requirements.txt))
 
-.PHONY: docs check-docs web check-web attack audit chaos demo test test-gpu test-triton test-card-env test-all test-core machine test-launch test-browser test-frameworks test-engines test-oracles test-trackio test-slurm fuzz public-names server-fields setup lint check bench clean
+.PHONY: docs check-docs web check-web attack audit chaos demo test test-gpu test-triton test-card-env test-all test-core machine test-launch test-builds test-browser test-frameworks test-engines test-oracles test-trackio test-slurm fuzz public-names server-fields setup lint check bench clean
 
 demo: $(READY)
 	$(BIN)/ludus models get smollm2-135m
@@ -110,6 +111,16 @@ test-launch: $(READY)
 	$(SSHD)
 	$(BIN)/ludus models get smollm2-135m
 	$(PYTEST) -o 'python_files=over_ssh.py over_ray.py' tests/cluster/remote tests/docs
+
+# What computes in our kernels, in builds that this processor could do without. A sanitizer has to be loaded first of all.
+KERNEL_TESTS := tests/kernels/test_tree.py tests/kernels/test_linear.py tests/kernels/test_rowwise.py tests/trainer/test_softmax.py tests/trainer/test_adamw.py
+SANITIZED    := -fsanitize=address,undefined -fno-sanitize-recover=all
+test-builds: $(READY)
+	CXXFLAGS=-march=x86-64-v3 $(PYTEST) $(KERNEL_TESTS)
+	CXXFLAGS=-march=x86-64-v2 $(PYTEST) $(KERNEL_TESTS)
+	CXX=clang++ $(PYTEST) $(KERNEL_TESTS)
+	CXX=clang++ CXXFLAGS=-march=x86-64-v3 $(PYTEST) $(KERNEL_TESTS)
+	CXXFLAGS="$(SANITIZED)" ASAN_OPTIONS=detect_leaks=0 LD_PRELOAD="$$(g++ -print-file-name=libasan.so) $$(g++ -print-file-name=libstdc++.so.6)" $(PYTEST) $(KERNEL_TESTS)
 
 test-browser: $(READY)
 	$(CHROMIUM)
