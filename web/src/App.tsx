@@ -31,7 +31,8 @@ const tabs: [string, string, (run: string) => string, string[]][] = [
   ["Chat", "t", links.chat, ["chat"]],
 ];
 
-const shownTabs = isReport ? tabs.slice(0, 3) : tabs; // in a file nothing can be sampled
+// What needs a model is there where one can be asked.
+const shown = (run: Run | null) => (run?.can_sample ? tabs : tabs.slice(0, 3));
 
 function view({ parts, query }: Place, run: Run): JSX.Element {
   const [, , part = "", name = "", tab = ""] = parts;
@@ -61,6 +62,7 @@ function view({ parts, query }: Place, run: Run): JSX.Element {
 
 function Header(props: {
   run: string | null;
+  tabs: typeof tabs;
   name?: string;
   state: RunState | null;
   part: string;
@@ -100,7 +102,7 @@ function Header(props: {
             Runs
           </a>
         ) : (
-          shownTabs.map(([text, , link, parts]) => (
+          props.tabs.map(([text, , link, parts]) => (
             <a key={text} href={link(run)} aria-current={parts.includes(part) ? "page" : undefined}>
               {text}
             </a>
@@ -152,7 +154,7 @@ export function App() {
     { key: "g c", does: "compare", run: () => go(links.compare(id ?? undefined)) },
     ...(id === null
       ? []
-      : shownTabs.map(([text, key, link]) => ({ key: "g " + key, does: text.toLowerCase(), run: toTab(link) }))),
+      : shown(run.data).map(([text, key, link]) => ({ key: "g " + key, does: text.toLowerCase(), run: toTab(link) }))),
     { key: "u", does: "one level up", run: () => go(up(place)) },
   ]);
 
@@ -161,6 +163,7 @@ export function App() {
       <Header
         onSkip={() => main.current?.focus()}
         run={id}
+        tabs={shown(run.data)}
         name={run.data?.name}
         state={state ?? run.data?.state ?? null}
         part={part}

@@ -112,6 +112,7 @@ class WatchedRun:
             "algorithm": _algorithm(config),
             "checkpoints": self._checkpoints(),
             "models": self._models(),
+            "can_sample": False,  # branches and chats are not served yet
             "num_unread": self._follower.index.num_unread,
         }
 

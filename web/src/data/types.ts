@@ -25,6 +25,7 @@ export interface Run {
   algorithm: { name: string; formula: string[] | null } | null;
   checkpoints: { step: number; whole: boolean }[];
   models: { name: string; label: string }[];
+  can_sample: boolean;
 }
 
 export interface Table {

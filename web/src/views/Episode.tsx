@@ -48,7 +48,9 @@ export function EpisodeView({
     { key: "[", does: "the turn before", run: () => turn && choose(turns[turns.indexOf(turn) - 1]) },
     { key: ")", does: "the next sibling of the group", run: () => sibling(1) },
     { key: "(", does: "the sibling before", run: () => sibling(-1) },
-    { key: "b", does: "go back to this turn and try", run: () => turn && go(links.branch(run.id, id, turn.id)) },
+    ...(run.can_sample
+      ? [{ key: "b", does: "go back to this turn and try", run: () => turn && go(links.branch(run.id, id, turn.id)) }]
+      : []),
   ]);
   useEffect(() => {
     if (episode) document.title = `Ludus · ${run.name} · ${id}`;
@@ -60,7 +62,7 @@ export function EpisodeView({
         {episode && <Outcome kind={episode.outcome} />}
         {episode?.is_eval && <span class="tag">evaluation</span>}
         {episode?.group_id && <a href={links.group(run.id, episode.group_id)}>side by side</a>}
-        {turn && <a href={links.branch(run.id, id, turn.id)}>go back and try</a>}
+        {turn && run.can_sample && <a href={links.branch(run.id, id, turn.id)}>go back and try</a>}
       </div>
       <Missing of={answer} what="the episode" />
       {episode && <Head run={run} episode={episode} tab={tab} />}

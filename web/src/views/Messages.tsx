@@ -70,7 +70,7 @@ export function Messages({ run, episode, turn }: { run: Run; episode: Episode; t
               {line.isReply && (
                 <span class="links">
                   <a href={links.episode(run.id, episode.id, "tokens", { turn: line.turn.id })}>tokens</a>
-                  <a href={links.branch(run.id, episode.id, line.turn.id)}>go back here</a>
+                  {run.can_sample && <a href={links.branch(run.id, episode.id, line.turn.id)}>go back here</a>}
                 </span>
               )}
             </div>
