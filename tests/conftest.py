@@ -17,8 +17,10 @@ from typing import Any
 import hypothesis
 import pytest
 
-# A job in the background of a script is born with Ctrl-C ignored; the tests send it, and must hear it.
+# A job in the background of a script is born with Ctrl-C ignored, one that outlives its terminal with the hang-up; the
+# tests send both, and what they start must hear them.
 signal.signal(signal.SIGINT, signal.default_int_handler)
+signal.signal(signal.SIGHUP, signal.SIG_DFL)
 hypothesis.settings.register_profile("fuzz", max_examples=1000, deadline=None)
 
 # Where several processes share the files, whoever gets one of these last would work on it alone at the end.

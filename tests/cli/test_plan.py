@@ -3,8 +3,6 @@
 import json
 from pathlib import Path
 
-from ludus.cli.app import run
-
 SHAPES = Path(__file__).parents[2] / "bench" / "shapes"
 
 
@@ -14,26 +12,28 @@ def model(tmp_path, name="qwen3-4b"):
     return f"model.path={tmp_path}"
 
 
-def test_memory_is_shown_by_part(tmp_path, capsys):
+def test_memory_is_shown_by_part(tmp_path, ludus):
     """For each kind of card, with the sum and the card's size; then the keys to set."""
-    assert run(["plan", model(tmp_path), "--cards", "8x80"]) == 0
-    said = capsys.readouterr().out
+    ended = ludus("plan", model(tmp_path), "--cards", "8x80")
+    said = ended.out
+    assert ended.code == 0, ended.err
     for part in ("masters, fp32", "gathered from other ranks", "pages of keys and values", "of 80.00"):
         assert part in said, said
     assert "engine.replicas=6" in said
     assert "8 of 8 cards of 80.0 GB in use" in said
 
 
-def test_programs_read_one_line(tmp_path, capsys):
+def test_programs_read_one_line(tmp_path, ludus):
     """All of the plan, and the keys by name."""
-    assert run(["plan", model(tmp_path), "--cards", "1x80", "--json"]) == 0
-    body = json.loads(capsys.readouterr().out)
+    ended = ludus("plan", model(tmp_path), "--cards", "1x80", "--json")
+    assert ended.code == 0, ended.err
+    body = json.loads(ended.out)
     assert body["cards"] == {"count": 1, "num_bytes": 80_000_000_000}
     assert body["settings"]["trainer.optimizer.moments"] == "bf16"
     assert sum(body["uses"][0]["parts"].values()) <= 80_000_000_000
 
 
-def test_a_run_that_does_not_fit_is_refused(tmp_path, capsys):
+def test_a_run_that_does_not_fit_is_refused(tmp_path, ludus):
     """Exit code 2, with the nearest that does."""
-    assert run(["plan", model(tmp_path), "--cards", "1x24"]) == 2
-    assert "model.lora.rank=16" in capsys.readouterr().err
+    ended = ludus("plan", model(tmp_path), "--cards", "1x24")
+    assert ended.code == 2 and "model.lora.rank=16" in ended.err
