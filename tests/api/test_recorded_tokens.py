@@ -7,8 +7,7 @@ from typing import Any
 
 import pytest
 
-import ludus
-from ludus.checks.verify.training import LettersAgent
+from ludus.api.trainer import Trainer
 from ludus.config import Config
 from ludus.engines.lease import ComputeLease
 from ludus.models.load import load_model
@@ -19,6 +18,20 @@ from ludus.trainer.settings import TrainerSettings
 from ludus.trainer.step import ModelTrainer
 
 ROWS = [{"question": f"What do you know about {number}?"} for number in range(4)]
+
+
+class LettersAgent:
+    """Asks twice; what pays is a reply with many different letters."""
+
+    async def run(self, data: dict[str, str], *, base_url: str, http_client: Any) -> dict[str, float]:
+        messages = [{"role": "user", "content": data["question"]}]
+        rewards = {}
+        for follow_up in ("And why?", ""):
+            answer = (await http_client.post(base_url + "/chat/completions", json={"messages": messages})).json()
+            text = answer["choices"][0]["message"]["content"] or ""
+            rewards[answer["id"]] = len(set(text)) / 10.0
+            messages += [{"role": "assistant", "content": text}, {"role": "user", "content": follow_up}]
+        return rewards
 
 
 def config_of(model: Path, root: Path, **more: Any) -> Config:
@@ -39,7 +52,7 @@ def config_of(model: Path, root: Path, **more: Any) -> Config:
 def test_a_run_keeps_what_the_loss_used_of_every_token(tiny_model_folder: Path, tmp_path: Path) -> None:
     """Each step's tokens add up to its loss and its ledger; what is kept of ten of them is what a trainer with the
     weights of the beginning computes again."""
-    ludus.Trainer(config_of(tiny_model_folder, tmp_path), ROWS).train(LettersAgent)
+    Trainer(config_of(tiny_model_folder, tmp_path), ROWS).train(LettersAgent)
     rng = random.Random(0)
     with RunStore.look(tmp_path / "run") as store:
         metrics, credit = dict(store.metrics()), store.credit()
@@ -69,5 +82,5 @@ def test_a_run_keeps_what_the_loss_used_of_every_token(tiny_model_folder: Path, 
 
 def test_a_run_that_is_told_so_keeps_nothing_of_its_tokens(tiny_model_folder: Path, tmp_path: Path) -> None:
     more = {"trainer": {"optimizer": {"lr": 1e-3}, "record_tokens": False}, "total_train_steps": 1}
-    ludus.Trainer(config_of(tiny_model_folder, tmp_path, **more), ROWS).train(LettersAgent)
+    Trainer(config_of(tiny_model_folder, tmp_path, **more), ROWS).train(LettersAgent)
     assert recorded_steps(tmp_path / "run") == []

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-import ludus
 from ludus.api.play import play
+from ludus.config import Config
 from ludus.errors import UserError
 from ludus.types import Episode
 
@@ -69,7 +69,7 @@ def played(
     (folder / "own_agent.py").write_text(AGENT)
     monkeypatch.setenv("SECRET", "x")
     monkeypatch.chdir(folder)
-    config = ludus.Config(
+    config = Config(
         model={"path": str(model), "dtype": "float32"},
         engine={"kv_bytes": 2**22},
         gconfig={"n_samples": 1},

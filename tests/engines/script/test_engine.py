@@ -8,8 +8,8 @@ from typing import Any
 import httpx
 import pytest
 
-import ludus
 from ludus.api.play import play
+from ludus.config import load_config
 from ludus.engines.script.engine import read_answers
 from ludus.errors import UserError
 
@@ -23,7 +23,7 @@ async def agent(data: Any, *, base_url: str, http_client: httpx.AsyncClient) -> 
 def test_an_agent_plays_against_a_file(tiny_model_folder: Path, tmp_path: Path) -> None:
     """The answers come in turn, and from the first again."""
     (tmp_path / "answers.txt").write_text("7\n\n8\n")
-    config = ludus.load_config(
+    config = load_config(
         None,
         [
             f"model.path={tiny_model_folder}",
