@@ -100,7 +100,7 @@ def flex_tree_attention(q: Tensor, k: Tensor, v: Tensor, masks: TreeMasks, rule:
 
 @functools.cache
 def _kernel(device: torch.device) -> Callable[..., Tensor]:
-    return compiled(_attend_tree, device, by_size=False)
+    return compiled(_attend_tree, device)
 
 
 def _attend_tree(q: Tensor, k: Tensor, v: Tensor, mask: BlockMask, score: ScoreRule | None, scale: float) -> Tensor:
