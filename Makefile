@@ -118,6 +118,7 @@ SANITIZED    := -fsanitize=address,undefined -fno-sanitize-recover=all
 test-builds: $(READY)
 	CXXFLAGS=-march=x86-64-v3 $(PYTEST) $(KERNEL_TESTS)
 	CXXFLAGS=-march=x86-64-v2 $(PYTEST) $(KERNEL_TESTS)
+	CXXFLAGS=-mno-amx-bf16 $(PYTEST) $(KERNEL_TESTS)
 	CXX=clang++ $(PYTEST) $(KERNEL_TESTS)
 	CXX=clang++ CXXFLAGS=-march=x86-64-v3 $(PYTEST) $(KERNEL_TESTS)
 	CXXFLAGS="$(SANITIZED)" ASAN_OPTIONS=detect_leaks=0 LD_PRELOAD="$$(g++ -print-file-name=libasan.so) $$(g++ -print-file-name=libstdc++.so.6)" $(PYTEST) $(KERNEL_TESTS)

@@ -15,8 +15,10 @@
 #include <cstring>
 #include <memory>
 
+#include "linear_tiles.h"
 #include "numbers.h"
 #include "processor.h"
+#include "product.h"
 
 namespace {
 
@@ -44,23 +46,6 @@ constexpr int64_t MOST_PANEL_BYTES = 192 << 10;
 // A tile asks for the rows one tile below, or for those this far below if that is more: what memory at its full rate
 // delivers within its latency.
 constexpr int BYTES_AHEAD = 16 << 10;
-// Below this number of products another thread costs more than it brings: waking it takes about a microsecond.
-constexpr int64_t FEWEST_PRODUCTS = 1 << 17;
-
-struct alignas(64) Line {
-  char bytes[64];
-};
-
-struct Problem {
-  const void* x;
-  int64_t x_stride;
-  const void* weight;
-  int64_t weight_stride;
-  const void* bias;  // null: none
-  void* out;
-  int64_t out_stride;
-  int64_t num_rows, num_columns, width;
-};
 
 inline Four load_four(const float* at) {
   Four out;
@@ -340,7 +325,6 @@ void multiply_all(const Problem& problem, int num_threads) {
   const int64_t packed_bytes = (some_rows + ROWS - 1) / ROWS * num_steps * int64_t(sizeof(Lanes));
   const std::unique_ptr<Line[]> scratch(new Line[(packed_bytes + 63) / 64]);
   auto* packed = (typename P::Packed*)scratch.get();
-  const int64_t num_units = (problem.num_columns + THREAD_UNIT - 1) / THREAD_UNIT;
   const int64_t num_products = problem.num_rows * problem.num_columns * problem.width;
 #pragma omp parallel num_threads(num_threads) if (num_products > FEWEST_PRODUCTS)
   for (int64_t first = 0; first < problem.num_rows; first += most_rows) {
@@ -353,9 +337,8 @@ void multiply_all(const Problem& problem, int num_threads) {
       pack_group<P>(problem, first, blocks, group, num_steps, packed);
 #pragma omp for schedule(static) nowait
     for (int part = 0; part < num_threads; part++) {
-      const int64_t begin = part * num_units / num_threads * THREAD_UNIT;
-      const int64_t end = (part + 1) * num_units / num_threads * THREAD_UNIT;
-      multiply_columns<P>(problem, first, blocks, packed, begin, end < problem.num_columns ? end : problem.num_columns);
+      const Share share(problem.num_columns, THREAD_UNIT, part, num_threads);
+      multiply_columns<P>(problem, first, blocks, packed, share.begin, share.end);
     }
   }
 }
@@ -364,25 +347,18 @@ void multiply_all(const Problem& problem, int num_threads) {
 
 extern "C" {
 
-// 1: bf16 is multiplied in pairs, by AVX512-BF16. 0: value by value.
-int32_t ludus_linear_pairs() {
-#ifdef LUDUS_PAIRS
-  return 1;
-#else
-  return 0;
-#endif
-}
-
 void ludus_linear(const void* x, int64_t x_stride, const void* weight, int64_t weight_stride, const void* bias,
                   void* out, int64_t out_stride, int64_t num_rows, int64_t num_columns, int64_t width, int32_t dtype,
                   int32_t num_threads) {
   const Problem problem = {x, x_stride, weight, weight_stride, bias, out, out_stride, num_rows, num_columns, width};
-  if (dtype == FP32) multiply_all<Singles<float>>(problem, num_threads);
-  else
+  if (dtype == FP32) return multiply_all<Singles<float>>(problem, num_threads);
+#ifdef LUDUS_TILES
+  if (may_use_tiles()) return multiply_tiled(problem, num_threads);
+#endif
 #ifdef LUDUS_PAIRS
-    multiply_all<Pairs>(problem, num_threads);
+  multiply_all<Pairs>(problem, num_threads);
 #else
-    multiply_all<Singles<uint16_t>>(problem, num_threads);
+  multiply_all<Singles<uint16_t>>(problem, num_threads);
 #endif
 }
 

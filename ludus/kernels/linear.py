@@ -86,7 +86,7 @@ def _measure(dtype: torch.dtype) -> dict[str, float]:
     ours, theirs = 0.0, 0.0
     weight = torch.ones(1536, 576, dtype=dtype)
     with torch.no_grad():
-        for num_rows in (1, 16):
+        for num_rows in (1, 16, 64):
             x = torch.ones(num_rows, 576, dtype=dtype)
             own, other = ([_seconds(multiply, x, weight) for _ in range(8)] for multiply in (linear, functional.linear))
             ours, theirs = ours + min(own), theirs + min(other)

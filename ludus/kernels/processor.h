@@ -15,3 +15,7 @@
 #if defined(LUDUS_AVX512) && defined(__AVX512BF16__)
 #define LUDUS_PAIRS 1  // one instruction multiplies pairs of bf16 and adds them to 16 sums
 #endif
+
+#if defined(LUDUS_PAIRS) && defined(__AMX_BF16__) && defined(__linux__)
+#define LUDUS_TILES 1  // one instruction multiplies 16 rows of 32 bf16 with 16 others; Linux has to be asked first
+#endif

@@ -16,10 +16,10 @@ from ludus.kernels.linear import linear, unsupported_reason
 DTYPES = [torch.float32, torch.bfloat16]
 # Widths around the step of 16 bytes and the line of 64, one narrower than a step, and a real one.
 WIDTHS = [1, 7, 8, 33, 72, 576]
-# Columns around the tiles of 4, 8 and 12.
-COLUMNS = [1, 3, 4, 11, 12, 50]
-# Rows around the groups of 4 and the blocks of 24.
-ROWS = [1, 2, 4, 5, 8, 9, 13, 17, 24, 25, 64]
+# Columns around the tiles of 4, 8, 12 and 16, and four of the last.
+COLUMNS = [1, 3, 4, 11, 12, 50, 64, 65]
+# Rows around the groups of 4, the blocks of 24, and tiles of 16.
+ROWS = [1, 2, 4, 5, 8, 9, 13, 17, 24, 25, 33, 64]
 
 
 @pytest.fixture
