@@ -287,6 +287,8 @@ class Turn:
     abort_cause: AbortCause | None = None
     """Why the answer was broken off: its client left, its session ended, its time was up, or another answer of the
     same request failed. None: it was not, or the engine did so by itself."""
+    first_token_at: float = 0.0
+    """Unix time in seconds. 0: not known."""
 
     @property
     def finish_reason(self) -> FinishReason:

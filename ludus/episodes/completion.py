@@ -10,6 +10,7 @@ Invariant: a listener gets every delta once and in order, whenever it joined and
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
@@ -40,12 +41,16 @@ class Choice:
         self.call = call
         self.reply = reply
         self.is_recorded = False
+        self.first_token_at = 0.0
+        """Unix time in seconds. 0: there is no token yet."""
         self._chunks: list[TokenChunk] = []
         self._num_read = 0
         """Chunks that went into the reply."""
 
     def take(self, chunk: TokenChunk) -> None:
         """Keeps these tokens; they are decoded when a listener wants deltas, or in the end."""
+        if not self._chunks:
+            self.first_token_at = time.time()
         self._chunks.append(chunk)
 
     def read(self) -> list[Delta]:

@@ -106,6 +106,7 @@ class SessionGraph:
         tools: Sequence[ToolSpec] = (),
         undecoded: Sequence[str] = (),
         started_at: float = 0.0,
+        first_token_at: float = 0.0,
         finished_at: float = 0.0,
         abort_cause: AbortCause | None = None,
     ) -> Turn:
@@ -138,6 +139,7 @@ class SessionGraph:
                 sampling=sampling,
                 agent=agent,
                 started_at=started_at,
+                first_token_at=first_token_at,
                 finished_at=finished_at,
                 tools=self._intern_tools(tuple(tools)),
                 undecoded=tuple(undecoded),

@@ -311,6 +311,7 @@ class Session:
             tools=request.tools,
             undecoded=choice.reply.undecoded,
             started_at=completion.started_at,
+            first_token_at=choice.first_token_at,
             finished_at=time.time(),
             abort_cause=self._abort_cause(completion) if is_aborted else None,
         )

@@ -32,7 +32,8 @@ _EPISODES = (
 )
 _TURNS = (
     *("episode_id", "step", "turn_id", "number", "agent", "follows", "fork", "prompt", "reply"),
-    *("num_tokens", "mean_logprob", "reward", "advantage", "mask", "ended_by", "started_at", "finished_at"),
+    *("num_tokens", "mean_logprob", "reward", "advantage", "mask", "ended_by"),
+    *("started_at", "first_token_at", "finished_at"),
 )
 _USED = ("trained_logprob", "ratio", "clipped", "weight", "loss", "entropy")
 """Of a trained token, as its loss used them."""
@@ -159,6 +160,7 @@ def _turn_row(episode: Episode, number: int, view: TurnView) -> dict[str, Any]:
         "mask": view.mask,
         "ended_by": view.ended_by,
         "started_at": turn.started_at,
+        "first_token_at": turn.first_token_at or None,
         "finished_at": turn.finished_at,
     }
 

@@ -54,11 +54,9 @@ def episode_detail(
                 "follows": turn.follows,
                 "fork": None if turn.fork is None else _fork(episode, turn, decode),
                 "started_at": turn.started_at or None,
-                "first_token_at": None,
+                "first_token_at": turn.first_token_at or None,
                 "ended_at": turn.finished_at or None,
-                "wait_s": None,
-                "prefill_s": None,
-                "decode_s": None,
+                **_times(turn),
                 "reward": episode.rewards.get(turn.id),
                 "return": returns.get(turn.id),
                 "advantage": None if use is None else use.advantage,
@@ -181,6 +179,16 @@ def _texts(path: Sequence[int], page: range, decode: Decode | None) -> list[str]
     return token_pieces(path[start : page.stop], decode)[page.start - start :]
 
 
+def _times(turn: Turn) -> dict[str, float | None]:
+    """Waiting and prefill are one until the first token came; what each took the engine alone would know."""
+    first = turn.first_token_at
+    return {
+        "wait_s": first - turn.started_at if first and turn.started_at else None,
+        "prefill_s": None,
+        "decode_s": turn.finished_at - first if first and turn.finished_at else None,
+    }
+
+
 def _fork(episode: Episode, turn: Turn, decode: Decode | None) -> dict[str, Any]:
     found = None if decode is None else fork_between(episode.session, turn, decode)
     return {"reason": turn.fork, "detail": None if found is None else f"seen: {found[0]!r}; then shown: {found[1]!r}"}
@@ -198,8 +206,13 @@ def _spans(episode: Episode) -> Iterator[dict[str, Any]]:
     start = episode.started_at or min((turn.started_at for turn in episode.session.turns), default=0.0)
     for number, turn in enumerate(episode.session.turns, start=1):
         if turn.started_at and turn.finished_at:
-            times = {"start_s": turn.started_at - start, "end_s": turn.finished_at - start}
-            yield {"kind": "model", "turn": turn.id, "label": f"turn {number}, {turn.agent or MAIN}", **times}
+            about = {"turn": turn.id, "label": f"turn {number}, {turn.agent or MAIN}"}
+            begun, first, ended = (at - start for at in (turn.started_at, turn.first_token_at, turn.finished_at))
+            if turn.first_token_at:
+                yield {"kind": "prefill", **about, "start_s": begun, "end_s": first}
+                yield {"kind": "decode", **about, "start_s": first, "end_s": ended}
+            else:
+                yield {"kind": "model", **about, "start_s": begun, "end_s": ended}
     for span in episode.spans:
         yield {
             "kind": "tool" if span.kind == "tool" else "agent",
