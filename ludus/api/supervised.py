@@ -35,7 +35,8 @@ def train_supervised(
     """Train the configured model on every assistant message of the rows, and save it in `folder`; the steps taken.
 
     config: `model`, `trainer` without its `loss`, and `seed` act; there are no rollouts and no run folder.
-    dataset: rows with `messages`, and `tools` if there are any, in any form that `Trainer` takes.
+    dataset: rows with `messages`, and `tools` if there are any, in any form that `Trainer` takes; of rows with `prompt`
+    and `completion` the completion is trained.
     Raises UserError for a row that is no conversation, with its number, and for a folder that cannot be written.
     """
     config = planned(config)

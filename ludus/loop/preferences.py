@@ -17,7 +17,7 @@ from ludus.algorithms.resolve import algorithm_of
 from ludus.algorithms.reward_loss import TokenPair
 from ludus.algorithms.settings import AlgorithmSettings
 from ludus.errors import ConfigError, UserError
-from ludus.loop.sft import SftSettings, conversation_sequences, in_batches
+from ludus.loop.sft import SftSettings, answer_sequences, in_batches
 from ludus.text.chat import ChatText
 
 
@@ -121,11 +121,7 @@ def _answer(row: Mapping[str, Any], name: str, text: ChatText, side: float, at: 
         raise UserError(f"{at}: 'prompt' and {name!r} must both be text, or both messages")
     messages = [*(_common(row, name) if prompt is None else prompt)]
     own = answer[len(messages) :] if prompt is None else answer
-    count = sum(1 for message in own if isinstance(message, Mapping) and message.get("role") == "assistant")
-    if count == 0:
-        raise UserError(f"{at}: {name!r} has no message of the assistant's")
-    sequences = conversation_sequences({**row, "messages": [*messages, *own]}, text, at=f"{at}, {name}")
-    return Answer(tuple(sequences[-count:]), side)
+    return Answer(tuple(answer_sequences(row, messages, own, text, at=f"{at}: {name!r}")), side)
 
 
 def _common(row: Mapping[str, Any], name: str) -> Sequence[Any]:

@@ -65,7 +65,8 @@ def supervised_batches(
 ) -> Iterator[Batch]:
     """The batch of every step, one after the other: every assistant message of `rows`.
 
-    rows: each with `messages`, and `tools` if there are any, as a chat completion request has them.
+    rows: each with `messages`, and `tools` if there are any, as a chat completion request has them; or with `prompt`
+    and `completion`, messages after messages.
     row_tokens: of one micro-batch.  seed: of the order of the conversations.
     Raises UserError for a row that is no conversation, with its number.
     """
@@ -84,13 +85,31 @@ def supervised_batches(
 
 
 def conversation_sequences(row: Mapping[str, Any], text: ChatText, *, at: str = "row") -> list[TrainSequence]:
-    """One sequence for every assistant message of a row; shared prompts cost nothing once they are packed."""
+    """One sequence for every assistant message of a row; shared prompts cost nothing once they are packed.
+
+    Of a row with `prompt` and `completion` those of the completion alone.
+    """
+    if "messages" not in row and "completion" in row:
+        return answer_sequences(row, row.get("prompt") or (), row["completion"], text, at=f"{at}: 'completion'")
     request = read_conversation(row, at=at)
     return [
         reply_sequence(request.messages[: index + 1], request.tools, text, at=f"{at}, message {index}")
         for index, message in enumerate(request.messages)
         if message.role == "assistant"
     ]
+
+
+def answer_sequences(
+    row: Mapping[str, Any], prompt: Sequence[Any], answer: Sequence[Any], text: ChatText, *, at: str
+) -> list[TrainSequence]:
+    """One sequence for every assistant message of `answer`, which follows `prompt`; the row has the tools.
+
+    Raises UserError if there is none; at: what it calls the answer.
+    """
+    count = sum(1 for message in answer if isinstance(message, Mapping) and message.get("role") == "assistant")
+    if count == 0:
+        raise UserError(f"{at} has no message of the assistant's")
+    return conversation_sequences({**row, "messages": [*prompt, *answer]}, text, at=at)[-count:]
 
 
 def read_conversation(row: Mapping[str, Any], *, at: str) -> ChatRequest:

@@ -31,6 +31,15 @@ def test_replies_are_trained_up_to_the_end_of_their_turn(tokenizer_folder: Path)
     assert trained == ["10<|im_end|>", "15<|im_end|>"]
 
 
+def test_of_a_prompt_and_its_completion_the_completion_is_trained(tokenizer_folder: Path) -> None:
+    """As of the last reply in the whole conversation; a completion without a reply is refused."""
+    text, messages = ChatText.load(tokenizer_folder), ROW["messages"]
+    row = {"prompt": messages[:3], "completion": messages[3:]}
+    assert conversation_sequences(row, text) == conversation_sequences(ROW, text)[1:]
+    with pytest.raises(UserError, match="row 2: 'completion' has no message of the assistant's"):
+        conversation_sequences({**row, "completion": messages[:1]}, text, at="row 2")
+
+
 def test_the_model_learns_what_it_is_shown(tiny_model_folder: Path) -> None:
     """A few steps on one conversation lower its cross-entropy to a tenth."""
     model = load_model(ModelSettings(path=str(tiny_model_folder), dtype="float32"))
