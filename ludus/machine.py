@@ -67,6 +67,21 @@ class Machine:
         return max(1, min(self.workers, round(self.cores - self.busy)))
 
 
+def free_memory_bytes(root: Path = _ROOT) -> int | None:
+    """That programs may still take, files in memory that can be read again included. None: the system does not tell."""
+    found = [
+        int(line.split()[1]) * 1024
+        for line in _text(root / "proc/meminfo").splitlines()
+        if line.startswith("MemAvailable:")
+    ]
+    for group in _groups(root, "memory"):
+        limit, used = (_text(group / f"memory.{name}").strip() for name in ("max", "current"))
+        kept = [line.split()[1] for line in _text(group / "memory.stat").splitlines() if line.startswith("file ")]
+        if limit.isdigit() and used.isdigit():
+            found.append(max(0, int(limit) - int(used) + sum(map(int, kept))))
+    return min(found, default=None)
+
+
 def _busy_s(root: Path, cores: Collection[int]) -> float:
     """Seconds that these cores have spent on user and system time since they began."""
     ticks = 0

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from ludus.machine import Machine
+from ludus.machine import Machine, free_memory_bytes
 
 CORES = 64
 
@@ -110,3 +110,16 @@ def test_load_is_that_of_others_at_equal_priority(root: Callable[[dict[str, str]
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr("ludus.machine.time.sleep", pass_time)
         assert Machine.look(folder, seconds=10.0).busy == pytest.approx(2.0, abs=0.05)
+
+
+def test_free_memory_is_what_the_system_and_its_groups_leave(root: Callable[[dict[str, str]], Path]) -> None:
+    """The least of them; files in memory can be read again, so they count as free."""
+    files = {"proc/meminfo": "MemTotal: 900 kB\nMemAvailable: 500 kB\n", "proc/self/cgroup": "0::/\n"}
+    assert free_memory_bytes(root(files)) == 500 * 1024
+    group = {
+        "sys/fs/cgroup/memory.max": "400000\n",
+        "sys/fs/cgroup/memory.current": "390000\n",
+        "sys/fs/cgroup/memory.stat": "anon 300000\nfile 90000\nfile_mapped 5\n",
+    }
+    assert free_memory_bytes(root({**files, **group})) == 100_000
+    assert free_memory_bytes(root({**files, "proc/meminfo": "", "sys/fs/cgroup/memory.max": "max\n"})) is None

@@ -10,47 +10,28 @@ record of the model's, so it is never trained.
 
 from __future__ import annotations
 
-import asyncio
 import logging
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 from weakref import WeakKeyDictionary
 
 from ludus.api.local import LocalModel
+from ludus.api.opened_weights import Opened, OpenedWeights
 from ludus.config import Config
-from ludus.engines.base import Engine
 from ludus.engines.kind import LocalKind, kind_of
-from ludus.engines.weights import LoadedWeights
 from ludus.episodes.handle import Handle
-from ludus.episodes.recorder import Recorder
 from ludus.errors import AgentError
 from ludus.gateway.app import own_names, unknown_model
 from ludus.loop.checkpoint import checkpoints
 from ludus.rollout.mixture import derive_seed
+from ludus.text.chat import ChatText
 
 if TYPE_CHECKING:
     from ludus.models.load import LoadedModel
 
 logger = logging.getLogger(__name__)
-
-MOST_OPEN = 2  # each holds the model once more; a game against the base and against one earlier step needs two
-
-
-@dataclass(eq=False)
-class _Opened:
-    """Weights that answer."""
-
-    engine: Engine
-    recorder: Recorder
-    sessions: WeakKeyDictionary[Handle, Handle] = field(default_factory=WeakKeyDictionary)
-    """By the session that the requests came for."""
-
-    @property
-    def is_idle(self) -> bool:
-        stats = self.engine.stats()
-        return stats.num_running + stats.num_waiting == 0
 
 
 class SavedWeights:
@@ -62,12 +43,12 @@ class SavedWeights:
         self._local = local
         self._step = step
         self._bases = tuple(dict.fromkeys((*bases, config.model.path)))
-        self._opened: dict[int, _Opened] = {}
-        """By step; the one that was asked last comes last."""
-        self._opening = asyncio.Lock()
+        self._opened = OpenedWeights[int](config.engine, lease=local.lease, seed=config.seed)
+        self._sessions: WeakKeyDictionary[Opened, WeakKeyDictionary[Handle, Handle]] = WeakKeyDictionary()
+        """By the session that the requests came for."""
 
     def __repr__(self) -> str:
-        return f"SavedWeights({self._config.name!r}, opened={list(self._opened)})"
+        return f"SavedWeights({self._config.name!r}, opened={self._opened})"
 
     def names(self) -> Sequence[str]:
         """Of those that could answer now."""
@@ -75,21 +56,22 @@ class SavedWeights:
 
     async def find(self, handle: Handle, name: str) -> Handle:
         step = self._step_of(handle, name)
-        async with self._opening:
-            if step not in self._opened:
-                self._opened[step] = await self._open(step, name)
-            self._opened[step] = opened = self._opened.pop(step)
-            await self._close_idle()
-        if handle not in opened.sessions:
+        if step not in self._opened:
+            self._check_local(name)
+            logger.info("weights.opening model=%s step=%d", self._config.name, step)
+        opened = await self._opened.get(
+            step, lambda: self._load(step), name=f"{self._config.name}@{step}", version=step
+        )
+        sessions = self._sessions.setdefault(opened, WeakKeyDictionary())
+        if handle not in sessions:
             seed = derive_seed(self._config.seed, "weights", handle.id, step)
             sampling = replace(handle.spec.sampling, seed=seed)
             session = opened.recorder.open(replace(handle.spec, id=f"{handle.id}@{step}", sampling=sampling))
-            opened.sessions[handle] = Handle(session)
-        return opened.sessions[handle]
+            sessions[handle] = Handle(session)
+        return sessions[handle]
 
     async def close(self) -> None:
-        while self._opened:
-            await self._opened.popitem()[1].engine.close()
+        await self._opened.close()
 
     # ---- inside
 
@@ -111,9 +93,8 @@ class SavedWeights:
             raise unknown_model(name, [*own_names(handle.session), *self.names()], why=why)
         return int(step)
 
-    async def _open(self, step: int, name: str) -> _Opened:
-        kind = kind_of(self._config.engine)
-        if not isinstance(kind, LocalKind):
+    def _check_local(self, name: str) -> None:
+        if not isinstance(kind_of(self._config.engine), LocalKind):
             raise AgentError(
                 f"The model {name!r} cannot answer: engine.kind is {self._config.engine.kind!r}, and engines in other "
                 "processes have the newest weights alone; with engine.kind=local the base and saved steps answer too.",
@@ -121,22 +102,10 @@ class SavedWeights:
                 code="model_not_found",
                 param="model",
             )
-        logger.info("weights.opening model=%s step=%d", self._config.name, step)
-        model, engine = await asyncio.to_thread(self._load, kind, step)
-        if step:
-            await engine.publish(step, LoadedWeights(model))
-        return _Opened(engine, Recorder(engine, self._local.text, model_name=f"{self._config.name}@{step}"))
 
-    def _load(self, kind: LocalKind, step: int) -> tuple[LoadedModel, Engine]:
+    def _load(self, step: int) -> tuple[LoadedModel, ChatText]:
         from ludus.models.load import load_model
 
         path = str(self._folders()[step]) if step else self._config.model.path
-        model = load_model(self._config.model.model_copy(update={"path": path, "lora": None}), seed=self._config.seed)
-        options = {"lease": self._local.lease, "seed": self._config.seed}
-        return model, kind.open(model, self._local.text.tokenizer, self._config.engine, **options)
-
-    async def _close_idle(self) -> None:
-        """All but the latest; who is just answering is left alone."""
-        for step in list(self._opened)[:-MOST_OPEN]:
-            if self._opened[step].is_idle:
-                await self._opened.pop(step).engine.close()
+        settings = self._config.model.model_copy(update={"path": path, "lora": None})
+        return load_model(settings, seed=self._config.seed), self._local.text

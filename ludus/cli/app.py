@@ -65,6 +65,7 @@ COMMANDS = {
     "doctor": "cli.doctor:doctor",
     "conformance": "cli.conformance:conformance",
     "role": "cli.role:role",
+    "sampler": "cli.sampler:sampler",
     "import art": "cli.imports:import_art_folder",
     "import verl": "cli.imports:import_verl_rows",
     "import areal": "cli.imports:import_areal_yaml",
@@ -88,7 +89,7 @@ class Command(TyperCommand):
         source = _PACKAGE.joinpath(*self._module.split(".")).with_suffix(".py").read_text(encoding="utf-8")
         said = re.search(rf'^def {self._function}\(.*?"""(.+?)(?:\n\n|""")', source, re.DOTALL | re.MULTILINE)
         assert said is not None, f"{path} has a docstring"
-        super().__init__(name, help=" ".join(said[1].split()), hidden=name == "role")
+        super().__init__(name, help=" ".join(said[1].split()), hidden=name in ("role", "sampler"))
 
     def load(self) -> TyperCommand:
         """The command itself."""

@@ -19,6 +19,7 @@ from typer import Argument, Option
 from ludus.cli.console import say, say_json
 from ludus.cli.dashboard import show_terminal
 from ludus.cli.options import Port
+from ludus.cli.sampler_process import SamplerProcess
 from ludus.cli.signals import until_signalled
 from ludus.errors import BackendError
 from ludus.processes.blocking import run_blocking
@@ -42,8 +43,9 @@ def watch(
 
     Running, finished, crashed and copied runs show alike: curves, steps,
     groups and episodes, every turn and token with the numbers that the loss
-    used. Only the run's folder is read, and nothing in it is changed. The
-    page is served to this machine alone, to who has its link.
+    used. From any turn one may go back and try again, and talk to the models
+    that the run has kept; what they answer is kept beside the run, which is
+    only read. The page is served to this machine alone, to who has its link.
 
     [bold]Examples:[/]  ludus watch runs/guess
 
@@ -51,7 +53,11 @@ def watch(
 
       ludus watch runs/guess --terminal
     """
-    watched = RunsFolder(folder, is_expected=True) if expected else check_watchable(folder)
+    asked = None if terminal else SamplerProcess()
+    if expected:
+        watched = RunsFolder(folder, is_expected=True, sampler=asked)
+    else:
+        watched = check_watchable(folder, sampler=asked)
     os.nice(_NICE)
     if terminal:
         with closing(watched), suppress(KeyboardInterrupt):

@@ -27,6 +27,8 @@ MOST_LISTED = 1_000
 """Episodes in the list, half a kilobyte each."""
 MOST_STEPS = 50
 """Of steps the newest have their groups."""
+MOST_BRANCHES = 20
+"""The newest, with their tokens."""
 MOST_TOKENS = 60_000
 """Of episodes that are shown turn by turn, a tenth of a kilobyte each."""
 _NUM_SHOWN = 3
@@ -75,17 +77,19 @@ def report_data(run: WatchedRun) -> dict[str, Any]:
     overview = run.overview()
     name = f"/api/runs/{_part(run.id)}"
     outline = {key: overview[key] for key in ("id", "name", "path", "state", "num_steps", "updated_at")}
+    branches = run.branches.listed()[:MOST_BRANCHES]
     listed = run.episodes(EpisodeQuery(), offset=0, limit=MOST_LISTED)
     data = {
         "/api/runs": {"runs": [{**outline, "reward": overview["reward"], "success": overview["success"]}]},
-        name: overview,
+        name: {**overview, "num_branches": len(branches)},
         f"{name}/metrics": run.metrics([]),
         f"{name}/health": run.health(),
         f"{name}/ledger": run.ledger(),
         f"{name}/failures": run.failures(),
         f"{name}/forks": run.forks(),
         f"{name}/groups": run.groups(None),
-        f"{name}/branches": {"branches": []},
+        f"{name}/branches": {"branches": branches},
+        **{f"{name}/branches/{each['id']}": run.branches.one(each["id"]) for each in branches},
         f"{name}/episodes": listed,
     }
     for step in overview["steps"][-MOST_STEPS:]:

@@ -23,7 +23,8 @@ from torch import Tensor
 
 from ludus.errors import UserError
 from ludus.processes.files import sync
-from ludus.trainer.ranks import Ranks, rows_of
+from ludus.trainer.ranks import Ranks, SingleRank, rows_of
+from ludus.trainer.rounding import Rounding
 
 T = TypeVar("T")
 STATE_FILE = "trainer.json"
@@ -109,6 +110,21 @@ def read_state(folder: Path, ranks: Ranks) -> tuple[int, dict[str, Any]]:
         "shapes": {name: tuple(shape) for name, shape in shapes.items()},
     }
     return about["version"], state
+
+
+@torch.no_grad()
+def take_masters(parameters: Mapping[str, Tensor], folder: Path, rounding: Rounding) -> None:
+    """Write the masters of a checkpoint into whole weights, by parameter name, as they were rounded to sample then.
+
+    Raises UserError if there is no checkpoint, or if it is of another model.
+    """
+    _, state = read_state(folder, SingleRank())
+    for name, parameter in parameters.items():
+        got, here = state["shapes"].get(name), tuple(parameter.shape)
+        if got != here:
+            what = "is missing" if got is None else f"has shape {got}, but {here} here"
+            raise UserError(f"the checkpoint in {folder} is of another model: {name} {what}")
+        rounding.copy(state["masters"][name].to(parameter.device), parameter.data, name=name)
 
 
 def check_parts(folder: Path, num_ranks: int) -> list[Path]:

@@ -40,3 +40,20 @@ def test_a_folder_that_is_no_run(tmp_path: Path, ludus: Callable[..., Any]) -> N
     """Said, with exit code 2."""
     ended = ludus("export", tmp_path)
     assert ended.code == 2 and "is not the folder of a run" in " ".join(ended.err.split())
+
+
+def test_demonstrations_are_what_was_chosen(tmp_path: Path, ludus: Callable[..., Any]) -> None:
+    """Prompt and completion of each; where nothing was chosen it is said what to do."""
+    RunStore.create(tmp_path, "run", "").close()
+    refused = ludus("export", tmp_path / "run", "--demonstrations")
+    assert refused.code == 2 and "ludus watch" in refused.err
+    with RunStore.create(tmp_path / "run", "branches", "") as store:
+        store.add_episode(episode(1))
+    (tmp_path / "run" / "branches" / "chosen.json").write_text('["s1", "gone"]')
+    ended = ludus("export", tmp_path / "run", "--demonstrations")
+    path = tmp_path / "run" / "demonstrations.jsonl"
+    assert (ended.code, ended.out.strip()) == (0, f"{path}: 1 rows")
+    assert json.loads(path.read_text()) == {
+        "prompt": [{"role": "user", "content": "go"}],
+        "completion": [{"role": "assistant", "content": "x"}],
+    }

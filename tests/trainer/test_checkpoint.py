@@ -8,8 +8,10 @@ from pathlib import Path
 import pytest
 import torch
 
-from ludus.trainer.checkpoint import STATE_FILE, read_state, write_state
+from ludus.errors import UserError
+from ludus.trainer.checkpoint import STATE_FILE, read_state, take_masters, write_state
 from ludus.trainer.ranks import SingleRank
+from ludus.trainer.rounding import Rounding
 
 
 def test_a_disk_that_refuses_the_tensors_is_an_os_error(tmp_path: Path) -> None:
@@ -35,3 +37,16 @@ def test_a_checkpoint_without_a_loss_scale_is_read(tmp_path: Path) -> None:
     (tmp_path / STATE_FILE).write_text(json.dumps(about))
     version, read = read_state(tmp_path, SingleRank())
     assert (version, read["num_batches"], read["loss_scale"], read["masters"]["w"]) == (1, 3, None, torch.ones(1))
+
+
+def test_masters_are_taken_as_weights_of_the_same_shape_alone(tmp_path: Path) -> None:
+    """Whatever else the checkpoint holds; of another model nothing is taken."""
+    masters = {"w": torch.arange(6.0).view(2, 3), "head": torch.ones(1)}
+    state = {"masters": masters, "moments": {}, "num_batches": 1, "loss_scale": (1.0, 0)}
+    write_state(tmp_path, 1, {**state, "shapes": {"w": (2, 3), "head": (1,)}}, SingleRank())
+    weight, rounding = torch.zeros(2, 3, dtype=torch.bfloat16), Rounding("dither", 0, torch.device("cpu"))
+    take_masters({"w": weight}, tmp_path, rounding)
+    assert torch.equal(weight.float(), masters["w"])
+    for name, other, says in (("w", (3, 2), "shape"), ("v", (2, 3), "is missing")):
+        with pytest.raises(UserError, match=says):
+            take_masters({name: torch.zeros(other)}, tmp_path, rounding)

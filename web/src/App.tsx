@@ -31,8 +31,8 @@ const tabs: [string, string, (run: string) => string, string[]][] = [
   ["Chat", "t", links.chat, ["chat"]],
 ];
 
-// What needs a model is there where one can be asked.
-const shown = (run: Run | null) => (run?.can_sample ? tabs : tabs.slice(0, 3));
+// What needs a model is there where one can be asked; a report has branches, if there are any.
+const shown = (run: Run | null) => (run?.can_sample ? tabs : tabs.slice(0, run?.num_branches ? 4 : 3));
 
 function view({ parts, query }: Place, run: Run): JSX.Element {
   const [, , part = "", name = "", tab = ""] = parts;

@@ -2,7 +2,7 @@
 
 Knows: routes, who may look.  Knows not: what runs are made of.
 Invariants: nothing but the empty page is answered without the key; an answer is JSON that every browser reads;
-whatever is asked, a run is not changed.
+whatever is asked, a run is not changed: what models answer is kept beside it.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from starlette.responses import Response, StreamingResponse
 from starlette.routing import Route
 
 from ludus.errors import AgentError, LudusError, UserError
+from ludus.http.body import read_body
 from ludus.runs.watch.access import Access, secured
 from ludus.runs.watch.compare import compare_runs
 from ludus.runs.watch.encode import to_json
@@ -36,6 +37,7 @@ from ludus.runs.watch.parameters import (
     names,
     page,
 )
+from ludus.runs.watch.post import posted
 from ludus.runs.watch.run import NotThereError, WatchedRun
 
 logger = logging.getLogger(__name__)
@@ -48,7 +50,9 @@ _TYPES = {
     ".txt": "text/plain; charset=utf-8",
 }
 _MOST_SEGMENTS = 12
-_NOT_BUILT = "Branches and chats are not served yet: continue from a checkpoint with `ludus rollout`."
+_MOST_BODY_BYTES = 2**22  # of a conversation
+_FRESH = {"cache-control": "no-store"}
+_NOBODY = "Nothing here can sample: open the run with `ludus watch`."
 
 
 def watch_app(folder: RunsFolder, key: str) -> Starlette:
@@ -95,15 +99,15 @@ def api_routes(folder: RunsFolder, path: str, given: Parameters) -> Any:
             sides = [(folder.run(given.get(side, "")), count(given, f"step_{side}")) for side in ("a", "b")]
             return compare_runs(*sides[0], *sides[1])
         case ["runs", run_id, *rest] if len(segments) <= _MOST_SEGMENTS:
-            return _of_run(folder.run(run_id), rest, given)
+            return _of_run(folder.run(run_id), rest, given, can_sample=folder.sampler is not None)
     raise NotThereError("there is no such route")
 
 
-def _of_run(run: WatchedRun, rest: Sequence[str], given: Parameters) -> Any:
+def _of_run(run: WatchedRun, rest: Sequence[str], given: Parameters, *, can_sample: bool) -> Any:
     match rest:
         case []:
             check_known(given, ())
-            return run.overview()
+            return {**run.overview(), "can_sample": can_sample}
         case ["metrics"]:
             check_known(given, ("names",))
             return run.metrics(names(given))
@@ -135,24 +139,41 @@ def _of_run(run: WatchedRun, rest: Sequence[str], given: Parameters) -> Any:
         case ["steps", step]:
             return run.step(count({"step": step}, "step") or 0)
         case ["branches"]:
-            return {"branches": []}
+            return {"branches": run.branches.listed()}
+        case ["branches", branch]:
+            found = run.branches.one(branch)
+            if found is None:
+                raise NotThereError(f"there is no branch {branch!r} of the run")
+            return found
+        case ["episodes", episode, "turns", turn, "messages"]:
+            return run.messages(episode, turn)
     raise NotThereError("there is no such route")
 
 
 async def _answer(folder: RunsFolder, request: Request) -> Response:
     raw: bytes = request.scope.get("raw_path") or request.url.path.encode()
     path = raw.decode("latin-1").partition("?")[0].removeprefix("/api/")
-    if request.method == "POST":
-        raise AgentError(_NOT_BUILT, status=501)
     segments = path.split("/")
+    if request.method == "POST":
+        return await _posted(folder, [unquote(each) for each in segments], request)
     if len(segments) == 3 and segments[0] == "runs" and segments[2] == "events":
         run = await asyncio.to_thread(folder.run, unquote(segments[1]))
         heard = last_event(request.headers.get("last-event-id"))
-        return StreamingResponse(
-            events_of(run, heard), media_type="text/event-stream", headers={"cache-control": "no-store"}
-        )
+        return StreamingResponse(events_of(run, heard), media_type="text/event-stream", headers=_FRESH)
     found = await asyncio.to_thread(_body, api_routes, folder, path, dict(request.query_params))
-    return Response(found, media_type="application/json", headers={"cache-control": "no-store"})
+    return Response(found, media_type="application/json", headers=_FRESH)
+
+
+async def _posted(folder: RunsFolder, segments: Sequence[str], request: Request) -> Response:
+    if segments[0] != "runs" or not 2 < len(segments) <= _MOST_SEGMENTS:
+        raise NotThereError("there is no such route")
+    if folder.sampler is None:
+        raise AgentError(_NOBODY, status=501)
+    run = await asyncio.to_thread(folder.run, segments[1])
+    found = await posted(run, folder.sampler, segments[2:], await read_body(request, _MOST_BODY_BYTES))
+    if isinstance(found, dict):
+        return Response(to_json(found), media_type="application/json", headers=_FRESH)
+    return StreamingResponse(found, media_type="text/event-stream", headers=_FRESH)
 
 
 def _body(ask: Callable[..., Any], *args: Any) -> bytes:

@@ -12,6 +12,7 @@ from typing import Any
 from ludus.errors import UserError
 from ludus.runs.store import RunStore
 from ludus.runs.watch.outline import outline
+from ludus.runs.watch.question import Sampler
 from ludus.runs.watch.run import NotThereError, WatchedRun
 
 _DEPTH = 3
@@ -24,14 +25,16 @@ _MARKS = ("run.db", "metrics.jsonl", "writer.lock")
 class RunsFolder:
     """Safe to use from several threads."""
 
-    def __init__(self, path: Path, *, is_expected: bool = False) -> None:
+    def __init__(self, path: Path, *, is_expected: bool = False, sampler: Sampler | None = None) -> None:
         """path: a run's folder, or one with runs below it. Raises UserError if there is nothing of the kind.
 
-        is_expected: it is that of a run which may begin later.
+        is_expected: it is that of a run which may begin later.  sampler: answers with the runs' models, until the
+        folder is closed. None: nothing does.
         """
         if not (path.is_dir() or is_expected):
             RunStore.check_there(path)
         self.path = path
+        self.sampler = sampler
         self.is_run = is_expected or any((path / mark).is_file() for mark in _MARKS)
         self._lock = threading.Lock()
         self._open: dict[str, WatchedRun] = {}
@@ -47,7 +50,8 @@ class RunsFolder:
                     parts = path.parent.relative_to(self.path).parts
                     if not any(part.startswith((".", "damaged-")) for part in parts):
                         found.setdefault(_SEPARATOR.join(parts), path.parent)
-        return found
+        runs = set(found.values())
+        return {run_id: path for run_id, path in found.items() if path.parent not in runs}  # that one's branches
 
     def outlines(self) -> list[dict[str, Any]]:
         """The newest first."""
@@ -72,11 +76,13 @@ class RunsFolder:
             for run in self._open.values():
                 run.close()
             self._open.clear()
+        if self.sampler is not None:
+            self.sampler.close()
 
 
-def check_watchable(path: Path) -> RunsFolder:
+def check_watchable(path: Path, *, sampler: Sampler | None = None) -> RunsFolder:
     """The folder. Raises UserError if there is no run in it yet, saying where one would be."""
-    folder = RunsFolder(path)
+    folder = RunsFolder(path, sampler=sampler)
     if not folder.ids():
         folder.close()
         raise UserError(f"there is no run in {str(path)!r}; name a run's folder, or one with runs such as 'runs'")

@@ -25,8 +25,9 @@ from ludus.runs.forks import fork_examples
 from ludus.runs.store import RunStore
 from ludus.runs.tokens import StepTokens, path_of
 from ludus.runs.view import Decode
+from ludus.runs.watch.branches import Branches
 from ludus.runs.watch.curves import Curves
-from ludus.runs.watch.detail import TurnUse, alternatives, episode_detail, turn_tokens
+from ludus.runs.watch.detail import TurnUse, alternatives, episode_detail, message_json, turn_tokens
 from ludus.runs.watch.follow import IndexFollower
 from ludus.runs.watch.health import Observed, findings
 from ludus.runs.watch.index import EpisodeIndex
@@ -77,6 +78,7 @@ class WatchedRun:
         self._decode, self._looked_for_model = decode, decode is not None
         self._damage: list[str] = []
         self._is_closed = False
+        self.branches = Branches(folder, lambda: self.decode)
         self._checker = threading.Thread(target=self._check, name=f"ludus-check-{folder.name}", daemon=True)
         self._checker.start()
 
@@ -104,6 +106,7 @@ class WatchedRun:
         config, why = self._config()
         return {
             **outline(self.folder, self.id),
+            "can_sample": False,  # by itself it only reads
             "config": config,
             "summary": self._store.summary(),
             "metrics": self.curves.names,
@@ -111,8 +114,8 @@ class WatchedRun:
             "damage": [*self._damage, *why],
             "algorithm": _algorithm(config),
             "checkpoints": self._checkpoints(),
-            "models": self._models(),
-            "can_sample": False,  # branches and chats are not served yet
+            "models": self.models(),
+            "models_note": self.models_note(),
             "num_unread": self._follower.index.num_unread,
         }
 
@@ -176,6 +179,22 @@ class WatchedRun:
             "groups": find_groups(self._listed(), step=step),
         }
 
+    def models(self) -> list[Json]:
+        """Those of the run that are here, and could be asked."""
+        base = self._config()[0].get("model", {}).get("path")
+        models = [{"name": "base", "label": f"base: {base}"}] if base else []
+        models += [
+            {"name": f"step-{each['step']:06d}", "label": f"step {each['step']}"}
+            for each in self._checkpoints()
+            if each["whole"]
+        ]
+        return models + ([{"name": "final", "label": "trained"}] if (self.folder / "model").is_dir() else [])
+
+    def models_note(self) -> str:
+        """Why there are no more of them."""
+        kept = self._config()[0].get("checkpoint", {}).get("keep", "some")
+        return f"Of the steps the latest {kept} that were saved are kept; a larger checkpoint.keep keeps more."
+
     # Episodes
 
     def episodes(self, query: EpisodeQuery, *, offset: int, limit: int) -> Json:
@@ -202,6 +221,14 @@ class WatchedRun:
         use = self._uses(episode).get(turn_id)
         step = None if use is None or episode.is_eval else self._step_tokens(use.step)
         return turn_tokens(episode, turn, use=use, step=step, decode=self.decode, offset=offset, limit=limit)
+
+    def messages(self, episode_id: str, turn_id: str) -> Json:
+        """All that the model was told before it answered in the turn, in order."""
+        return {"messages": [message_json(each) for each in self._turn(episode_id, turn_id)[1].messages]}
+
+    def turn_of(self, episode_id: str, turn_id: str) -> tuple[int, Turn]:
+        """With the number of its episode. Raises NotThereError."""
+        return self._episode(episode_id)[0], self._turn(episode_id, turn_id)[1]
 
     def alternatives(self, episode_id: str, turn_id: str, i: int) -> Json:
         episode, turn = self._turn(episode_id, turn_id)
@@ -288,16 +315,6 @@ class WatchedRun:
             {"step": int(path.name.removeprefix("step-")), "whole": (path / "progress.json").is_file()}
             for path in sorted(found)
         ]
-
-    def _models(self) -> list[Json]:
-        base = self._config()[0].get("model", {}).get("path")
-        models = [{"name": "base", "label": f"base: {base}"}] if base else []
-        models += [
-            {"name": f"step-{each['step']:06d}", "label": f"step {each['step']}"}
-            for each in self._checkpoints()
-            if each["whole"]
-        ]
-        return models + ([{"name": "final", "label": "trained"}] if (self.folder / "model").is_dir() else [])
 
     def _episode(self, episode_id: str) -> tuple[int, Episode]:
         """The last attempt with this id, or `id@num`. Raises NotThereError, or UserError if it cannot be read."""

@@ -14,6 +14,7 @@ import pytest
 
 from ludus.runs.store import RunStore
 from ludus.runs.watch.folder import RunsFolder
+from ludus.runs.watch.question import Sampler
 from ludus.runs.watch.server import open_watcher
 from ludus.types import Outcome, Span
 from tests.runs.conftest import episode_of, fill_run, rich_episode
@@ -55,8 +56,8 @@ def write_run(root: Path, name: str = "run", *, num_steps: int = NUM_STEPS) -> P
 
 
 @contextmanager
-def watching(folder: Path) -> Iterator[Watched]:
-    with open_watcher(RunsFolder(folder)) as link:
+def watching(folder: Path, *, sampler: Sampler | None = None) -> Iterator[Watched]:
+    with open_watcher(RunsFolder(folder, sampler=sampler)) as link:
         key = parse_qs(urlsplit(link).query)["key"][0]
         with httpx.Client(base_url=link.partition("/?")[0], headers={"authorization": f"Bearer {key}"}) as client:
             yield Watched(client, folder, link)

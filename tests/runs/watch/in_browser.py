@@ -9,7 +9,7 @@ import subprocess
 import sys
 from array import array
 from collections.abc import Iterator
-from contextlib import closing
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
@@ -17,9 +17,12 @@ from urllib.parse import quote
 import httpx
 import pytest
 
+from ludus.api.trainer import Trainer
 from ludus.runs.store import RunStore
 from ludus.runs.tokens import TokenColumns, write_tokens
+from ludus.runs.watch.branches import demonstrations
 from ludus.runs.watch.page import one_file
+from tests.api.test_recorded_tokens import ROWS, LettersAgent, config_of
 from tests.runs.browser import Browser, Page
 from tests.runs.conftest import fill_run
 
@@ -82,13 +85,9 @@ def _write_losses(store: RunStore, step: int) -> None:
     store.add_metrics(step, {"train/loss": sum(losses)})
 
 
-@pytest.fixture(scope="module")
-def watched(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Watched]:
-    root = tmp_path_factory.mktemp("runs")
-    for name, seed in (("first", 0), ("second", 1)):
-        with RunStore.create(root, name, _CONFIG.format(name=name)) as store:
-            fill_run(store, num_steps=_NUM_STEPS, seed=seed)
-            _write_losses(store, _NUM_STEPS - 1)
+@contextmanager
+def _opened(root: Path, folder: Path) -> Iterator[Watched]:
+    """folder: of the browser."""
     command = [sys.executable, "-m", "ludus", "watch", str(root), "--port", "0", "--no-open"]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
     try:
@@ -97,13 +96,26 @@ def watched(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Watched]:
             line = process.stdout.readline()  # type: ignore[union-attr]
             assert line, f"the server did not start; it said:\n{said}"
             said += line
-        with Browser(tmp_path_factory.mktemp("browser")) as page:
+        with Browser(folder) as page:
             page.open(found[0])
             page.wait_for("Runs")  # the key is a cookie now
             yield Watched(root, found[0], page)
     finally:
         process.terminate()
-        process.communicate(timeout=30)
+        process.communicate(timeout=60)
+
+
+@pytest.fixture(scope="module")
+def watched(tmp_path_factory: pytest.TempPathFactory, tiny_model_folder: Path) -> Iterator[Watched]:
+    root = tmp_path_factory.mktemp("runs")
+    for name, seed in (("first", 0), ("second", 1)):
+        with RunStore.create(root, name, _CONFIG.format(name=name)) as store:
+            fill_run(store, num_steps=_NUM_STEPS, seed=seed)
+            _write_losses(store, _NUM_STEPS - 1)
+    config = config_of(tiny_model_folder, root, name="played", checkpoint={"every_steps": 1})
+    Trainer(config, ROWS).train(LettersAgent)
+    with _opened(root, tmp_path_factory.mktemp("browser")) as watched:
+        yield watched
 
 
 @pytest.fixture(autouse=True)
@@ -253,6 +265,106 @@ def test_every_view_can_be_read_by_everybody_and_on_a_phone(watched: Watched) ->
             page.wait_until(f"document.documentElement.dataset.theme === '{scheme}'")
             found = page.run(f"axe.run({rules}).then({_FAULTS})")
             assert [fault for fault in found if fault[0] in ("serious", "critical")] == [], (place, scheme)
+
+
+def _tab_to(page: Page, name: str) -> None:
+    """Walks with Tab alone to what a screen reader calls so."""
+    own = "(e => (e.getAttribute('aria-label') || e.closest('label')?.innerText || e.innerText || '').trim())"
+    for _ in range(200):
+        page.press("Tab")
+        if str(page.run(f"{own}(document.activeElement)")).startswith(name):
+            return
+    raise AssertionError(f"Tab never comes to {name!r}; the page says:\n{page.text}")
+
+
+def _write(page: Page, text: str) -> None:
+    """In the place of what a field holds."""
+    page.run("document.activeElement.select()")
+    page.press(*text)
+
+
+def _axe(page: Page, place: str) -> None:
+    page.run(f"{AXE.read_text('utf-8')}; undefined")
+    found = page.run(f"axe.run().then({_FAULTS})")
+    assert [fault for fault in found if fault[0] in ("serious", "critical")] == [], place
+
+
+def test_from_a_turn_two_models_try_again_with_the_keyboard_alone(watched: Watched) -> None:
+    """A message is edited; the base and the last step answer it three times each; the answers stand beside the first
+    one, with tokens and alternatives; one is chosen as a demonstration; none is an episode of the run."""
+    page, folder = watched.page, watched.run.parent / "played"
+    watched.show("run/played/episodes", "Episodes")
+    page.wait_until("document.querySelectorAll('.row').length === 8")
+    page.press("j", "Enter")
+    page.wait_for("Turns", "go back and try")
+    page.press("b")
+    page.wait_for("What the model is told", "checkpoint.keep")
+    for model in ("base", "step 2"):
+        _tab_to(page, "change message 1")
+        page.press("Enter")
+        page.wait_until("document.querySelector('textarea')")
+        _tab_to(page, "Message 1")
+        _write(page, "Name a colour.")
+        _tab_to(page, "With")
+        page.press(model[0])
+        page.wait_until(f"document.activeElement.selectedOptions[0].innerText.startsWith({json.dumps(model)})")
+        _tab_to(page, "Answers")
+        _write(page, "3")
+        _tab_to(page, "Try")
+        page.press("Enter")
+        page.wait_for("At first", "Name a colour.", "finished")
+        page.wait_until("document.querySelectorAll('.this .samples .what').length === 3")
+        if model == "base":
+            _tab_to(page, "try again")
+            page.press("Enter")
+            page.wait_for("Tried from here", "base, 3 answers")
+    page.wait_until("document.querySelectorAll('.sides > .panel').length === 3")
+    page.wait_for("base: ", "step 2", "reward")
+    _tab_to(page, "tokens of answer 1")
+    page.press("Enter")
+    page.wait_until("document.querySelector('.samples .tok.sampled')")
+    page.run("document.querySelector('.samples .token-lines').focus()")
+    page.press("End")
+    page.wait_for("sampled logprob")
+    page.wait_until("document.querySelectorAll('.alternatives li').length === 5")
+    _tab_to(page, "choose answer 2")
+    page.press("Enter")
+    page.wait_for("a demonstration")
+    _axe(page, "a branch")
+    page.resize(390, 844)
+    page.wait_until("document.documentElement.scrollWidth <= 390")
+    assert len(list(demonstrations(folder))) == 1
+    assert watched.get("/api/runs/played/episodes")["total"] == 8
+    page.resize(1280, 800)
+    page.press("g", "b")
+    page.wait_until("document.querySelectorAll('table tbody tr').length === 2")
+    page.wait_for("message 1", "step-000002", "base")
+    assert [each["name"] for each in watched.get("/api/runs")["runs"] if "branches" in each["name"]] == []
+
+
+def test_two_models_are_talked_to_side_by_side(watched: Watched) -> None:
+    """Each answers in its own column while it samples, goes on with what was said, and shows its tokens."""
+    page = watched.page
+    watched.show("run/played", "Curves")
+    page.press("g", "t")
+    page.wait_for("Chat", "trained")
+    _tab_to(page, "base")
+    page.press("Enter")
+    page.wait_until("document.querySelectorAll('.talk').length === 2")
+    for number, text in enumerate(("Hello", "And again"), start=1):
+        _tab_to(page, "Message")
+        page.press(*text)
+        _tab_to(page, "Tokens at most")
+        _write(page, "6")
+        _tab_to(page, "Send")
+        page.press("Enter")
+        page.wait_until(f"document.querySelectorAll('.talk .said.reply button').length === {2 * number}")
+    page.wait_until("document.querySelector('.say button.main')")
+    _axe(page, "chat")
+    page.click_on(".talk .said.reply button")
+    page.wait_until("document.querySelector('.talk .tok.sampled')")
+    page.resize(390, 844)
+    page.wait_until("document.documentElement.scrollWidth <= 390")
 
 
 def test_help_names_the_keys_and_gives_way(watched: Watched) -> None:

@@ -26,6 +26,10 @@ export interface Run {
   checkpoints: { step: number; whole: boolean }[];
   models: { name: string; label: string }[];
   can_sample: boolean;
+  /** Why there are no more models. */
+  models_note?: string;
+  /** Of a report: how many branches it holds. */
+  num_branches?: number;
 }
 
 export interface Table {
@@ -216,13 +220,24 @@ export interface Comparison {
   why_not?: string | null;
 }
 
+export interface Sample {
+  text: string;
+  reward: Num;
+  /** With what else each could have been. null: not asked for, or still coming. */
+  tokens: (Token & Alternatives)[] | null;
+  stop?: string;
+  reply?: Message;
+  chosen?: boolean;
+}
 export interface Branch {
   id: string;
   state: string;
+  error: string | null;
+  created_at: Num;
   from: { episode: string; turn: string };
   model: string;
   edit: { message_index: number; content: string } | null;
-  samples: { text: string; reward: Num; tokens: Token[] | null }[];
+  samples: Sample[];
 }
 
 export interface Failure {

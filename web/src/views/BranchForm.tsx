@@ -3,8 +3,8 @@ import { useEffect, useState } from "preact/hooks";
 import { MessageText } from "./Messages";
 import { Empty, Missing, Panel } from "../parts/Basics";
 import { post, route, useGet } from "../data/source";
-import { chain, conversation } from "../data/turns";
-import type { Episode, Message, Run } from "../data/types";
+import type { Branch, Episode, Message, Run } from "../data/types";
+import { plural } from "../format";
 import { go, links, type Query } from "../router";
 
 export function BranchForm({ run, query }: { run: Run; query: Query }) {
@@ -29,9 +29,10 @@ export function BranchForm({ run, query }: { run: Run; query: Query }) {
 function Form({ run, episode, turn: turnId }: { run: Run; episode: Episode; turn: string }) {
   const turn = episode.turns.find((each) => each.id === turnId)!;
   // What the model saw before it answered in this turn; the index counts these messages from the first.
-  const before: Message[] = conversation(chain(episode, turn))
-    .filter((line) => !(line.isReply && line.turn === turn))
-    .map((line) => line.message);
+  const told = useGet<{ messages: Message[] }>(
+    route(["runs", run.id, "episodes", episode.id, "turns", turnId, "messages"]),
+  );
+  const before = told.data?.messages ?? [];
   const [edited, setEdited] = useState<number | null>(null);
   const [text, setText] = useState("");
   const [number, setNumber] = useState(4);
@@ -62,6 +63,7 @@ function Form({ run, episode, turn: turnId }: { run: Run; episode: Episode; turn
   return (
     <form class="two branch-form" onSubmit={send}>
       <Panel title="What the model is told" side="choose a message to change it">
+        <Missing of={told} what="the messages" />
         <ol class="editable">
           {before.map((message, at) => (
             <li key={at} class={"said " + message.role + (at === edited ? " now" : "")}>
@@ -120,6 +122,7 @@ function Form({ run, episode, turn: turnId }: { run: Run; episode: Episode; turn
               {isSent ? "Sampling …" : "Try"}
             </button>
             <p class="faint">Branches are kept beside the run and are never trained on by themselves.</p>
+            {run.models_note && <p class="faint">{run.models_note}</p>}
             {error && (
               <p class="error" role="alert">
                 {error}
@@ -132,7 +135,28 @@ function Form({ run, episode, turn: turnId }: { run: Run; episode: Episode; turn
             {turn.reply ? <MessageText message={turn.reply} /> : <span class="faint">Nothing was recorded.</span>}
           </div>
         </Panel>
+        <Tried run={run} episode={episode.id} turn={turnId} />
       </div>
     </form>
+  );
+}
+
+function Tried({ run, episode, turn }: { run: Run; episode: string; turn: string }) {
+  const answer = useGet<{ branches: Branch[] }>(route(["runs", run.id, "branches"]));
+  const from = (answer.data?.branches ?? []).filter((each) => each.from.episode === episode && each.from.turn === turn);
+  if (!from.length) return null;
+  return (
+    <Panel title="Tried from here">
+      <ul>
+        {from.map((each) => (
+          <li key={each.id}>
+            <a href={links.branches(run.id, each.id)}>
+              {each.model}, {plural(each.samples.length, "answer")}
+            </a>{" "}
+            <span class="faint">{each.edit ? `message ${each.edit.message_index + 1} changed` : "as it was"}</span>
+          </li>
+        ))}
+      </ul>
+    </Panel>
   );
 }

@@ -1,10 +1,11 @@
 /** What was tried from turns of this run's episodes, and the answers that came. */
 import { useEffect, useState } from "preact/hooks";
+import { MessageText } from "./Messages";
 import { ColouredTokens, Details } from "./Tokens";
 import { Empty, Missing, Panel } from "../parts/Basics";
-import { isReport, route, useGet } from "../data/source";
-import type { Branch, Run, Token } from "../data/types";
-import { num, plural } from "../format";
+import { isReport, post, route, useGet } from "../data/source";
+import type { Alternatives, Branch, Episode, Run, Sample, Token } from "../data/types";
+import { ago, num } from "../format";
 import { links } from "../router";
 
 const POLL_MS = 1000;
@@ -32,6 +33,7 @@ export function Branches({ run, branch }: { run: Run; branch: string }) {
                 <th>Model</th>
                 <th>Changed</th>
                 <th>State</th>
+                <th>When</th>
                 <th class="num">Answers</th>
               </tr>
             </thead>
@@ -49,6 +51,7 @@ export function Branches({ run, branch }: { run: Run; branch: string }) {
                   <td>{each.model}</td>
                   <td>{each.edit ? `message ${each.edit.message_index + 1}` : "nothing"}</td>
                   <td>{each.state}</td>
+                  <td>{ago(each.created_at)}</td>
                   <td class="num">{each.samples?.length ?? 0}</td>
                 </tr>
               ))}
@@ -60,69 +63,151 @@ export function Branches({ run, branch }: { run: Run; branch: string }) {
   );
 }
 
+/** One, and beside it what was answered at first and in the other branches of its turn. */
 function One({ run, id }: { run: Run; id: string }) {
-  const answer = useGet<Branch>(route(["runs", run.id, "branches", id]));
-  const [open, setOpen] = useState<number | null>(null);
+  const all = useGet<{ branches: Branch[] }>(route(["runs", run.id, "branches"]));
+  const answer = useGet<Branch>(route(["runs", run.id, "branches", id]), false);
   const branch = answer.data;
-  const isRunning = branch !== null && !["finished", "failed", "done"].includes(branch.state);
-  useEffect(() => {
-    if (!isRunning || isReport) return;
-    const timer = setTimeout(answer.reload, POLL_MS);
-    return () => clearTimeout(timer);
-  }, [branch]);
+  const from = branch?.from;
+  const others = (all.data?.branches ?? []).filter(
+    (each) => each.id !== id && each.from.episode === from?.episode && each.from.turn === from.turn,
+  );
   return (
     <>
       <div class="title">
         <h1>Branch {id}</h1>
-        {branch && <span class="tag">{branch.state}</span>}
-        {branch && (
-          <a href={links.episode(run.id, branch.from.episode, "messages", { turn: branch.from.turn })}>
-            from {branch.from.episode}
-          </a>
-        )}
-        {branch && <a href={links.branch(run.id, branch.from.episode, branch.from.turn)}>try again</a>}
+        {from && <a href={links.episode(run.id, from.episode, "messages", { turn: from.turn })}>from {from.episode}</a>}
+        {from && run.can_sample && <a href={links.branch(run.id, from.episode, from.turn)}>try again</a>}
       </div>
       <Missing of={answer} what="the branch" />
-      {branch?.edit && (
-        <Panel title={`Message ${branch.edit.message_index + 1} became`}>
-          <div class="said user">{branch.edit.content}</div>
-        </Panel>
-      )}
       {branch && (
-        <Panel title={`${plural(branch.samples.length, "answer")} of ${branch.model}`}>
-          <ol class="samples">
-            {branch.samples.map((sample, at) => (
-              <li key={at}>
-                <div class="who">
-                  <b>{at + 1}</b>
-                  {sample.reward !== null && <span class="num">{num(sample.reward)}</span>}
-                  {sample.tokens && (
-                    <button
-                      type="button"
-                      class="plain"
-                      aria-expanded={open === at}
-                      onClick={() => setOpen(open === at ? null : at)}
-                    >
-                      tokens
-                    </button>
-                  )}
-                </div>
-                {open === at && sample.tokens ? (
-                  <SampleTokens tokens={sample.tokens} />
-                ) : (
-                  <div class="content">{sample.text}</div>
-                )}
-              </li>
-            ))}
-          </ol>
-        </Panel>
+        <div class="sides">
+          <AtFirst run={run} branch={branch} />
+          {[id, ...others.map((each) => each.id)].map((each) => (
+            <Column key={each} run={run} id={each} isThis={each === id} />
+          ))}
+        </div>
       )}
     </>
   );
 }
 
+function AtFirst({ run, branch }: { run: Run; branch: Branch }) {
+  const { episode, turn: turnId } = branch.from;
+  const answer = useGet<Episode>(route(["runs", run.id, "episodes", episode]));
+  const turn = answer.data?.turns.find((each) => each.id === turnId);
+  return (
+    <Panel
+      title="At first"
+      side={<a href={links.episode(run.id, episode, "tokens", { turn: turnId })}>tokens</a>}
+      label="What was answered at first"
+    >
+      {answer.error && <p class="faint">{answer.error}</p>}
+      {turn && (
+        <div class="first">
+          <span class="faint num">reward {num(answer.data!.reward)}</span>
+          {turn.reply && <MessageText message={turn.reply} />}
+        </div>
+      )}
+    </Panel>
+  );
+}
+
+const modelOf = (run: Run, name: string) => run.models.find((each) => each.name === name)?.label ?? name;
+
+function Column({ run, id, isThis }: { run: Run; id: string; isThis: boolean }) {
+  const answer = useGet<Branch>(route(["runs", run.id, "branches", id]));
+  const branch = answer.data;
+  const isRunning = branch?.state === "running";
+  useEffect(() => {
+    if (!isRunning || isReport) return;
+    const timer = setTimeout(answer.reload, POLL_MS);
+    return () => clearTimeout(timer);
+  }, [branch]);
+  if (!branch) return <Missing of={answer} what="a branch" />;
+  return (
+    <Panel
+      title={modelOf(run, branch.model)}
+      label={`Answers of ${modelOf(run, branch.model)}`}
+      class={isThis ? "this" : ""}
+      side={
+        <>
+          <span class="tag" role="status">
+            {isRunning && !branch.samples.some((each) => each.text) ? "loading" : branch.state}
+          </span>{" "}
+          {!isThis && <a href={links.branches(run.id, id)}>{id}</a>}
+        </>
+      }
+    >
+      {branch.error && (
+        <p class="error" role="alert">
+          {branch.error}
+        </p>
+      )}
+      {branch.edit ? (
+        <div class="edit">
+          <small>message {branch.edit.message_index + 1} became</small>
+          <div class="content">{branch.edit.content}</div>
+        </div>
+      ) : (
+        <p class="faint">Nothing was changed.</p>
+      )}
+      <ol class="samples">
+        {branch.samples.map((sample, at) => (
+          <Answered key={at} run={run} branch={branch} at={at} sample={sample} onChange={answer.reload} />
+        ))}
+      </ol>
+    </Panel>
+  );
+}
+
+function Answered(props: { run: Run; branch: Branch; at: number; sample: Sample; onChange: () => void }) {
+  const { run, branch, at, sample } = props;
+  const [isOpen, setOpen] = useState(false);
+  const [error, setError] = useState("");
+  const choose = () =>
+    post(route(["runs", run.id, "branches", branch.id, "chosen"]), { sample: at, chosen: !sample.chosen }).then(
+      props.onChange,
+      (problem: Error) => setError(problem.message),
+    );
+  return (
+    <li>
+      <div class="who">
+        <b>{at + 1}</b>
+        {sample.reward !== null && <span class="num">{num(sample.reward)}</span>}
+        {sample.stop && sample.stop !== "stop" && <small>{sample.stop}</small>}
+        {sample.tokens && (
+          <button type="button" class="plain" aria-expanded={isOpen} onClick={() => setOpen(!isOpen)}>
+            tokens<span class="unseen"> of answer {at + 1}</span>
+          </button>
+        )}
+        {branch.state === "finished" && run.can_sample && (
+          <button
+            type="button"
+            class="plain"
+            aria-pressed={!!sample.chosen}
+            title="ludus export RUN --demonstrations writes what is chosen as rows of supervised training"
+            onClick={choose}
+          >
+            {sample.chosen ? "a demonstration" : "choose"}
+            <span class="unseen"> answer {at + 1}</span>
+          </button>
+        )}
+        {error && <p class="error">{error}</p>}
+      </div>
+      {isOpen && sample.tokens ? (
+        <SampleTokens tokens={sample.tokens} />
+      ) : (
+        <div class="what">
+          {sample.reply ? <MessageText message={sample.reply} /> : <div class="content">{sample.text || "…"}</div>}
+        </div>
+      )}
+    </li>
+  );
+}
+
 /** The tokens of an answer that is in the page already. */
-export function SampleTokens({ tokens }: { tokens: Token[] }) {
+export function SampleTokens({ tokens }: { tokens: (Token & Alternatives)[] }) {
   const [selected, setSelected] = useState(-1);
   const [by, setBy] = useState("logprob");
   const prompt = tokens.findIndex((token) => token.kind === "sampled");
@@ -133,9 +218,10 @@ export function SampleTokens({ tokens }: { tokens: Token[] }) {
     isWhole: true,
     error: null,
   });
+  const token = tokens[selected];
   return (
     <ColouredTokens loaded={loaded} by={by} onBy={setBy} selected={selected} onSelect={setSelected}>
-      {tokens[selected] && <Details token={tokens[selected]} loaded={loaded} alternatives={null} />}
+      {token && <Details token={token} loaded={loaded} alternatives={token.alternatives ? token : null} />}
     </ColouredTokens>
   );
 }

@@ -14,27 +14,31 @@ interface Said {
   tokens?: Token[] | null;
 }
 interface Delta {
-  model: string;
   delta?: string;
   done?: boolean;
+  text?: string;
   tokens?: Token[] | null;
   detail?: string;
 }
 /** Each model has a conversation of its own: they part with the first answer. */
 type Talks = Record<string, Said[]>;
 
-function extended(talks: Talks, { model, delta, tokens }: Delta): Talks {
+function extended(talks: Talks, model: string, { delta, text, tokens }: Delta): Talks {
   const said = [...(talks[model] ?? [])];
   const last = said.at(-1)?.role === "assistant" ? said.pop()! : { role: "assistant" as const, content: "" };
   return {
     ...talks,
-    [model]: [...said, { ...last, content: last.content + (delta ?? ""), tokens: tokens ?? last.tokens }],
+    [model]: [...said, { ...last, content: text ?? last.content + (delta ?? ""), tokens: tokens ?? last.tokens }],
   };
 }
+
+/** By which the server knows that an answer goes on with what was said. */
+const newChat = () => crypto.getRandomValues(new Uint32Array(2)).join("-");
 
 export function Chat({ run }: { run: Run }) {
   const [models, setModels] = useState<string[]>(run.models.length ? [run.models.at(-1)!.name] : []);
   const [talks, setTalks] = useState<Talks>({});
+  const [chat, setChat] = useState(newChat);
   const [text, setText] = useState("");
   const [most, setMost] = useState(256);
   const [error, setError] = useState<string | null>(null);
@@ -58,13 +62,13 @@ export function Chat({ run }: { run: Run }) {
       const messages = asked[name]!.map(({ role, content }) => ({ role, content }));
       const response = await post(
         route(["runs", run.id, "chat"]),
-        { models: [name], messages, max_tokens: most },
+        { models: [name], messages, max_tokens: most, chat },
         control.signal,
       );
       for await (const event of events(response)) {
         const delta = event as Delta;
         if (delta.detail) throw new Error(delta.detail);
-        setTalks((old) => extended(old, { ...delta, model: name }));
+        setTalks((old) => extended(old, name, delta));
       }
     };
     const failed = (await Promise.allSettled(models.map(talk))).find((each) => each.status === "rejected");
@@ -91,10 +95,11 @@ export function Chat({ run }: { run: Run }) {
           ))}
         </div>
         {Object.keys(talks).length > 0 && (
-          <button type="button" class="plain" onClick={() => setTalks({})}>
+          <button type="button" class="plain" onClick={() => (setTalks({}), setChat(newChat()))}>
             Begin anew
           </button>
         )}
+        {run.models_note && <span class="faint">{run.models_note}</span>}
       </div>
       <div class="talks">
         {models.map((name) => (
@@ -106,6 +111,11 @@ export function Chat({ run }: { run: Run }) {
               <Saying key={at} said={said} />
             ))}
             {!talks[name] && <p class="faint">Says nothing yet.</p>}
+            {abort && talks[name]?.at(-1)?.role === "user" && (
+              <p class="faint" role="status">
+                Thinking; a model that was not asked before is loaded first …
+              </p>
+            )}
           </section>
         ))}
       </div>

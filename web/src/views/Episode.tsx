@@ -153,7 +153,7 @@ function TurnFigures({ turn }: { turn: Turn }) {
     ["return", num(turn.return)],
     ["advantage", signed(turn.advantage)],
     ["version", versions],
-    ["wait", seconds(turn.wait_s)],
+    ["first token after", seconds(turn.wait_s)],
     ["decode", seconds(turn.decode_s)],
     ["stop", turn.stop ?? "–"],
   ];

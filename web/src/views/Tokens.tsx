@@ -174,7 +174,7 @@ export function Details({
           </div>
         ))}
       </dl>
-      {token.kind === "sampled" && onAsk && (
+      {token.kind === "sampled" && (onAsk || alternatives) && (
         <>
           {!alternatives && (
             <button type="button" onClick={onAsk}>

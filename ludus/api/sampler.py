@@ -1,0 +1,315 @@
+"""A run's models asked by name: what is sampled is recorded as all else, in a run of its own inside the run's folder.
+
+Knows: where a run's weights are, sessions, the past of a turn.  Knows not: HTTP, pages, other runs.
+Invariants: the run itself is only read; weights are those that sampled or will: a step's are rounded as they were
+published; a branch goes on from the very tokens of its turn's past, unless these are no longer what the template makes
+of it; where memory does not suffice, nothing is loaded.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import threading
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import closing
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from ludus.api.cards.start import planned
+from ludus.api.local import INSTALL_HINT
+from ludus.api.opened_weights import Opened, OpenedWeights
+from ludus.config import Config
+from ludus.engines.lease import ComputeLease
+from ludus.engines.local.settings import LocalSettings
+from ludus.episodes.archive import RunArchive
+from ludus.episodes.completion import OnDelta
+from ludus.episodes.episodes import Episodes
+from ludus.episodes.handle import Handle
+from ludus.episodes.outcome import Cancelled, Reported
+from ludus.episodes.recall import Recall
+from ludus.episodes.recorder import Recorder
+from ludus.episodes.session import Session
+from ludus.episodes.spec import SessionSpec
+from ludus.errors import AgentError, BackendError, UserError
+from ludus.loop.checkpoint import Checkpoint, checkpoints
+from ludus.machine import free_memory_bytes
+from ludus.models.resolve import adapter_base, resolve_model
+from ludus.models.settings import ModelSettings
+from ludus.runs.folder import config_text, trained_model
+from ludus.runs.store import RunStore
+from ludus.runs.watch.branches import answer_json, changed
+from ludus.runs.watch.outline import state_of
+from ludus.runs.watch.question import FOLDER, Json, Past, Question
+from ludus.text.chat import ChatText
+from ludus.text.parsers.base import ContentDelta, Delta, ReasoningDelta, ToolCallDelta
+from ludus.types import Call, ChatRequest, Message, Sampled, SessionRecord, Turn
+
+if TYPE_CHECKING:
+    from ludus.models.load import LoadedModel
+
+logger = logging.getLogger(__name__)
+
+LoadConfig = Callable[[Path, Sequence[str]], Config]
+IDLE_S = 600.0  # a person who compares answers comes back within minutes; loading again takes seconds
+GIB = 2**30
+_ALTERNATIVES = 5  # of each token, for the page
+_BASE, _FINAL = "base", "final"
+_BESIDES_BYTES = GIB // 2  # what a model takes besides its weights: a step's activations, and room for others
+
+
+class RunSampler:
+    """Of one run. Used on one event loop."""
+
+    def __init__(self, run: Path, load: LoadConfig) -> None:
+        """load: reads a configuration. Raises UserError if the run's cannot be read."""
+        self._run = run
+        self._config = _on_this_machine(run, load(run / "config.yaml", ()))
+        self._opening_store = threading.Lock()
+        self._store: RunStore | None = None
+        """None: nobody has asked anything yet."""
+        self._opened = OpenedWeights[str](
+            self._config.engine, lease=ComputeLease(), seed=self._config.seed, on_close=self._end_sessions
+        )
+        self._episodes: dict[Opened, Episodes] = {}
+
+    def __repr__(self) -> str:
+        return f"RunSampler({str(self._run)!r}, {self._opened})"
+
+    async def answer(self, question: Question) -> AsyncIterator[Json]:
+        """As of `Sampler`. Raises AgentError, UserError or BackendError where nothing can be answered."""
+        opened = await self._open(question.model)
+        episodes = self._episodes[opened]
+        deltas: asyncio.Queue[Json | None] = asyncio.Queue()
+
+        def on_delta(_: int, delta: Delta) -> None:
+            deltas.put_nowait({"delta": _text(delta)})
+
+        async def complete() -> tuple[Handle, Turn]:
+            try:
+                if question.past is not None:
+                    return await self._branch(opened.recorder, episodes, question, question.past, on_delta)
+                return await self._chat(episodes, question, on_delta)
+            finally:
+                deltas.put_nowait(None)
+
+        task = asyncio.create_task(complete(), name=f"ludus-answer-{question.session}")
+        try:
+            while (event := await deltas.get()) is not None:
+                yield event
+            handle, turn = await task
+        finally:
+            if not task.done():
+                task.cancel()
+                await asyncio.wait([task])
+        episode = handle.episode or episodes.episode_so_far(handle)
+        yield {"done": True, **answer_json(episode, turn, opened.text.tokenizer.decode)}
+
+    async def sweep(self) -> None:
+        """Gives back what nobody has asked for, from time to time, until cancelled."""
+        while True:
+            await asyncio.sleep(IDLE_S / 20)
+            await self._opened.close_idle(IDLE_S)
+
+    async def close(self) -> None:
+        """Ends the chats; what was answered is kept."""
+        await self._opened.close()
+        if self._store is not None:
+            self._store.close()
+
+    # ---- one answer
+
+    async def _branch(
+        self, recorder: Recorder, episodes: Episodes, question: Question, past: Past, on_delta: OnDelta
+    ) -> tuple[Handle, Turn]:
+        record, turn = await asyncio.to_thread(self._turn, past)
+        of_turns = {each.node: each for each in record.turns}
+        before = [of_turns[node] for node in record.path_nodes(turn.node)[:-1] if node in of_turns]
+        spec = _spec(question)
+        tried = recorder.open(replace(spec, id=f"{spec.id}-tried", recall=_Past(record)))
+        try:
+            await _relive(tried, before)
+        except _OtherPastError:
+            logger.info("branch.rendered_anew session=%s", spec.id)
+            before = []
+        recall = _Past(record)
+        handle, _ = episodes.open(replace(spec, recall=recall))
+        try:
+            await _relive(handle.session, before)
+            recall.is_over = True
+            sampling = replace(turn.sampling, seed=None, top_logprobs=max(turn.sampling.top_logprobs, _ALTERNATIVES))
+            request = replace(_asked(changed(turn, past.edit)), sampling=sampling)
+            (answer,) = await handle.session.complete(request, on_delta)
+        except BaseException as error:
+            await episodes.end(handle, Cancelled(str(error) or "nobody waits for it any more"))
+            raise
+        await episodes.end(handle, Reported("ok"))
+        return handle, answer
+
+    async def _chat(self, episodes: Episodes, question: Question, on_delta: OnDelta) -> tuple[Handle, Turn]:
+        handle = episodes.find(question.session)
+        if handle is None:
+            handle, _ = episodes.open(_spec(question))
+        generation = replace(self._config.gconfig.sampling(), max_new_tokens=question.max_tokens)
+        request = ChatRequest(
+            messages=tuple(Message(each.role, each.content) for each in question.messages),
+            sampling=replace(generation, top_logprobs=_ALTERNATIVES),
+        )
+        (answer,) = await handle.session.complete(request, on_delta)
+        return handle, answer
+
+    def _turn(self, past: Past) -> tuple[SessionRecord, Turn]:
+        with closing(RunStore.look(self._run, checks=False)) as store:
+            session = store.episode_at(past.num).session
+        for turn in session.turns:
+            if turn.id == past.turn:
+                return session, turn
+        raise UserError(f"the episode has no turn {past.turn!r}")
+
+    # ---- models
+
+    async def _open(self, name: str) -> Opened:
+        store = await asyncio.to_thread(self._writable)
+        found = {each.folder.name: each for each in checkpoints(self._run / "checkpoints")}
+        step = found[name].progress.step if name in found else 0
+
+        async def get() -> Opened:
+            return await self._opened.get(name, lambda: self._load(name, found.get(name)), name=name, version=step)
+
+        try:
+            opened = await get()
+        except BackendError:  # what is open and idle may be in the way
+            await self._opened.close_idle(0.0)
+            opened = await get()
+        if opened not in self._episodes:
+            archive = RunArchive(store, step=lambda: step)
+            self._episodes[opened] = Episodes(opened.recorder, archive, most_by_key=None)
+        return opened
+
+    def _writable(self) -> RunStore:
+        """The run that keeps the answers. Raises UserError if another process writes it, or the disk refuses."""
+        with self._opening_store:
+            if self._store is None:
+                folder, text = self._run / FOLDER, config_text(self._run)
+                is_there = (folder / "run.db").exists()
+                store = RunStore.open(folder) if is_there else RunStore.create(self._run, FOLDER, text)
+                _ = store.journal  # which makes this process its writer
+                self._store = store
+            return self._store
+
+    def _load(self, name: str, found: Checkpoint | None) -> tuple[LoadedModel, ChatText]:
+        try:
+            from ludus.models.load import load_model
+            from ludus.trainer.checkpoint import take_masters
+            from ludus.trainer.rounding import Rounding
+        except ModuleNotFoundError as error:
+            raise UserError(f"a model of the run needs {error.name!r} to answer: {INSTALL_HINT}") from error
+        settings = self._settings(name, found)
+        _check_memory(settings, self._config.engine)
+        model = load_model(settings, seed=self._config.seed)
+        if found is not None and not (found.folder / "model").is_dir():
+            rounding = Rounding(self._config.trainer.publish_rounding, self._config.seed, model.head_weight.device)
+            try:
+                take_masters(model.trainable, found.trainer_folder, rounding)
+            except OSError as error:
+                raise UserError(
+                    f"{name} cannot be read: {error}; a newer checkpoint may have taken its place"
+                ) from error
+        own = self._config.model
+        template = None if name == _FINAL else own.chat_template  # which is saved with the model
+        return model, ChatText.load(model.folder, chat_template=template, tool_parser=own.tool_parser)
+
+    def _settings(self, name: str, found: Checkpoint | None) -> ModelSettings:
+        """Of what is loaded. Raises UserError if there is no such model."""
+        own = self._config.model
+        if name == _BASE:
+            return own.model_copy(update={"lora": None})
+        if name == _FINAL:
+            return own.model_copy(update={"path": str(trained_model(self._run)), "lora": None})
+        if found is None:
+            raise UserError(f"the run has no checkpoint {name!r} any more; ask for another model")
+        if (found.folder / "model").is_dir():
+            return own.model_copy(update={"path": str(found.folder / "model"), "lora": None})
+        return own
+
+    async def _end_sessions(self, opened: Opened) -> None:
+        episodes = self._episodes.pop(opened, None)
+        if episodes is not None:
+            await episodes.aclose("the model was closed")
+
+
+class _OtherPastError(AgentError):
+    """The template, or what was asked for besides messages, makes other tokens of the past than were there."""
+
+    def __init__(self) -> None:
+        super().__init__("the past of the turn cannot be had again token by token")
+
+
+class _Past(Recall):
+    """The answers of the turns before; what is none of theirs is sampled only once they are over."""
+
+    def __init__(self, record: SessionRecord) -> None:
+        super().__init__(record, newest=2**62)
+        self.is_over = False
+
+    def answer(self, call: Call) -> Sampled | None:
+        found = None if self.is_over else super().answer(call)
+        if found is None and not self.is_over:
+            raise _OtherPastError
+        return found
+
+
+async def _relive(session: Session, turns: Sequence[Turn]) -> None:
+    """Have the turns happen in the session as they did, token by token. Raises _OtherPastError if that cannot be."""
+    for turn in turns:
+        await session.complete(_asked(turn))
+
+
+def _spec(question: Question) -> SessionSpec:
+    return SessionSpec(
+        id=question.session,
+        task_id=question.kind,
+        group_id=question.group,
+        metadata=question.metadata,
+        is_eval=True,  # its tokens are nobody's to train on
+    )
+
+
+def _asked(turn: Turn) -> ChatRequest:
+    """What the turn was asked, as far as the record has it."""
+    return ChatRequest(messages=turn.messages, tools=turn.tools, sampling=turn.sampling, agent=turn.agent)
+
+
+def _text(delta: Delta) -> str:
+    match delta:
+        case ContentDelta(text) | ReasoningDelta(text):
+            return text
+        case ToolCallDelta(name=name, arguments=arguments):
+            return f"{name or ''}{arguments}"
+        case _:
+            return ""
+
+
+def _on_this_machine(run: Path, config: Config) -> Config:
+    """With an engine of this process, and no card that a run which goes on is using."""
+    changes: dict[str, Any] = {}
+    if not isinstance(config.engine, LocalSettings):
+        changes["engine"] = LocalSettings()
+    if state_of(run) == "running":
+        changes["model"] = config.model.model_copy(update={"device": "cpu"})
+    return planned(config.model_copy(update=changes), trains=False)
+
+
+def _check_memory(settings: ModelSettings, engine: Any) -> None:
+    """Raises BackendError where the weights would not fit into what is free."""
+    folder = resolve_model(settings.path)
+    base = adapter_base(folder)
+    folders = [folder] if base is None else [folder, resolve_model(base)]
+    weights = sum(path.stat().st_size for each in folders for path in each.glob("*.safetensors"))
+    needed, free = weights + engine.kv_bytes + _BESIDES_BYTES, free_memory_bytes()
+    if free is not None and needed > free:
+        raise BackendError(
+            f"the model takes about {needed / GIB:.1f} GiB of memory to answer, and {free / GIB:.1f} are free: end "
+            "something else, or ask on another machine, with a copy of the run's folder"
+        )

@@ -1,0 +1,43 @@
+"""`ludus sampler`: the models of a run, for the page that shows it."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from pathlib import Path
+from typing import Annotated
+
+from typer import Argument
+
+from ludus.api.answers import answers_app
+from ludus.api.sampler import RunSampler
+from ludus.cli.console import say_json
+from ludus.cli.signals import until_signalled
+from ludus.compat.config import load_config
+from ludus.http.keys import new_key
+from ludus.http.server import HttpServer
+from ludus.processes.blocking import run_blocking
+
+_NICE = 5  # and what shows the page is nice already: a run that trains on this machine comes first
+
+
+def sampler(run: Annotated[Path, Argument(metavar="RUN", help="The run's folder, such as runs/guess.")]) -> None:
+    """Answer with the models of a run; `ludus watch` starts this by itself.
+
+    Where it listens, and the key that it wants, are its first line.
+    """
+    os.nice(_NICE)
+    run_blocking(_serve(run))
+
+
+async def _serve(run: Path) -> None:
+    asked, key = RunSampler(run, lambda path, keys: load_config(path, list(keys))), new_key()
+    server = HttpServer(answers_app(asked, key), name="sampler", beside=asked.sweep, is_guarded=True)
+    url = server.start("127.0.0.1", 0)
+    try:
+        say_json({"url": url, "key": key})
+        await until_signalled()
+    finally:
+        closing = asyncio.run_coroutine_threadsafe(asked.close(), server.loop)
+        await asyncio.wrap_future(closing)
+        server.stop()

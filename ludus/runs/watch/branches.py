@@ -1,0 +1,239 @@
+"""What was tried from turns of one run, and what is being tried: read from the run of its own that keeps it.
+
+Knows: that run's folder, the answers that come.  Knows not: HTTP, models.
+Invariants: the run that it began from is not changed; of what was sampled nothing is trained on: what somebody chooses
+is written down as chosen, and leaves as rows of supervised training when it is exported.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import secrets
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing, suppress
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from ludus.errors import LudusError, UserError
+from ludus.processes.files import write_whole
+from ludus.runs.interactions import message_json as in_openais_words
+from ludus.runs.interactions import tool_json
+from ludus.runs.store import RunStore
+from ludus.runs.view import Decode
+from ludus.runs.watch.detail import alternatives, message_json, turn_tokens
+from ludus.runs.watch.question import BRANCH, FOLDER, Edit, Json, Past, Question, Sampler
+from ludus.types import Episode, Turn
+
+logger = logging.getLogger(__name__)
+
+_CHOSEN = "chosen.json"
+_MOST_LISTED = 200
+_ANSWERED = "outcome = 'ok'"
+"""Else the last turn is one of those before."""
+
+
+@dataclass
+class _Trying:
+    """A branch whose answers are still coming, or did not come."""
+
+    id: str
+    about: Json
+    samples: list[Json]
+    error: str | None = None
+    task: asyncio.Task[None] | None = field(default=None, repr=False)
+
+    def as_json(self) -> Json:
+        state = "running" if self.error is None else "failed"
+        return {"id": self.id, "state": state, "error": self.error, **self.about, "samples": self.samples}
+
+
+class Branches:
+    """Of one run. Safe to read from several threads; begun on one event loop."""
+
+    def __init__(self, run: Path, decode: Callable[[], Decode | None]) -> None:
+        """decode: returns the text of token ids, or None where the model is not here."""
+        self._run = run
+        self._folder = run / FOLDER
+        self._decode = decode
+        self._lock = threading.Lock()
+        self._trying: dict[str, _Trying] = {}
+
+    def __repr__(self) -> str:
+        return f"Branches({str(self._folder)!r}, trying={len(self._trying)})"
+
+    def listed(self) -> list[Json]:
+        """The newest first, without their tokens."""
+        trying = list(self._trying.values())
+        kept = [self._of_group(group, episodes) for group, episodes in self._groups()]
+        known = {each.id for each in trying}
+        found = [*(each.as_json() for each in reversed(trying)), *(each for each in kept if each["id"] not in known)]
+        return [{**each, "samples": [{**sample, "tokens": None} for sample in each["samples"]]} for each in found]
+
+    def one(self, branch: str) -> Json | None:
+        """With all tokens. None: there is no such branch."""
+        if branch in self._trying:
+            return self._trying[branch].as_json()
+        for group, episodes in self._groups(branch):
+            found = self._of_group(group, episodes)
+            for sample, episode in zip(found["samples"], episodes, strict=True):
+                sample |= answer_json(episode, episode.session.turns[-1], self._decode())
+            return found
+        return None
+
+    def begin(self, sampler: Sampler, past: Past, *, episode: str, model: str, num: int) -> str:
+        """The id of a new branch, whose answers come; on a running event loop. num: of answers."""
+        edit = None if past.edit is None else past.edit.model_dump()
+        about = {
+            "from": {"episode": episode, "turn": past.turn},
+            "model": model,
+            "edit": edit,
+            "created_at": time.time(),
+        }
+        branch = secrets.token_hex(4)
+        samples: list[Json] = [{"text": "", "reward": None, "tokens": None, "chosen": False} for _ in range(num)]
+        trying = self._trying[branch] = _Trying(branch, about, samples)
+        trying.task = asyncio.create_task(self._try(sampler, trying, past), name=f"ludus-branch-{branch}")
+        return branch
+
+    def choose(self, branch: str, sample: int, *, is_chosen: bool) -> bool:
+        """Mark an answer as a demonstration, or no more. False: there is no such answer."""
+        for _, episodes in self._groups(branch):
+            if sample < len(episodes):
+                with self._lock:
+                    chosen = [each for each in _read_chosen(self._folder) if each != episodes[sample].id]
+                    chosen += [episodes[sample].id] if is_chosen else []
+                    write_whole(self._folder / _CHOSEN, json.dumps(chosen) + "\n")
+                return True
+        return False
+
+    # Inside
+
+    async def _try(self, sampler: Sampler, trying: _Trying, past: Past) -> None:
+        async def sample(number: int) -> None:
+            question = Question(
+                session=f"{trying.id}-{number:02d}",
+                group=trying.id,
+                model=trying.about["model"],
+                past=past,
+                metadata={BRANCH: trying.about},
+            )
+            async for event in sampler.answer(self._run, question):
+                own = trying.samples[number]
+                new = {"text": own["text"] + event["delta"]} if "delta" in event else event
+                trying.samples[number] = {**own, **new}
+
+        try:
+            async with asyncio.TaskGroup() as group:
+                for number in range(len(trying.samples)):
+                    group.create_task(sample(number))
+        except* Exception as failures:  # the boundary of what was asked: the page is told
+            first = failures.exceptions[0]
+            trying.error = str(first) if isinstance(first, LudusError) else f"{type(first).__name__}: {first}"
+            logger.warning("branch.failed id=%s error=%s", trying.id, trying.error)
+        if trying.error is None:  # its record has all of it now
+            del self._trying[trying.id]
+
+    def _groups(self, branch: str | None = None) -> Iterator[tuple[str, list[Episode]]]:
+        """Branches with the episodes of their answers, the newest first. None: all."""
+        if not (self._folder / "run.db").is_file():
+            return
+        where, values = ("", ()) if branch is None else (" AND group_id = ?", (branch,))
+        with closing(RunStore.look(self._folder, checks=False)) as store:
+            groups = store.rows(
+                f"SELECT group_id FROM episodes WHERE task_id = '{BRANCH}' AND {_ANSWERED}{where} "
+                f"GROUP BY group_id ORDER BY max(num) DESC LIMIT {_MOST_LISTED}",
+                values,
+            )
+            for (group,) in groups:
+                sql = f"SELECT num FROM episodes WHERE group_id = ? AND {_ANSWERED} ORDER BY id"
+                yield group, [store.episode_at(num) for (num,) in store.rows(sql, (group,))]
+
+    def _of_group(self, group: str, episodes: Sequence[Episode]) -> Json:
+        chosen = set(_read_chosen(self._folder))
+        about: Any = episodes[0].metadata[BRANCH]
+        samples = [
+            {
+                "episode": episode.id,
+                "text": text_of(episode.session.turns[-1]),
+                "reward": episode.reward,
+                "tokens": None,
+                "chosen": episode.id in chosen,
+            }
+            for episode in episodes
+        ]
+        return {"id": group, "state": "finished", "error": None, **about, "samples": samples}
+
+
+def changed(turn: Turn, edit: Edit | None) -> Turn:
+    """The turn as if it had been asked with the edited message. Raises UserError if it has no such message."""
+    if edit is None:
+        return turn
+    if edit.message_index >= len(turn.messages):
+        raise UserError(
+            f"the edit is of message {edit.message_index}, and the turn was asked with {len(turn.messages)}: from 0 to "
+            f"{len(turn.messages) - 1}"
+        )
+    messages = list(turn.messages)
+    messages[edit.message_index] = replace(messages[edit.message_index], content=edit.content)
+    return replace(turn, messages=tuple(messages))
+
+
+def text_of(turn: Turn) -> str:
+    """The reply as a person reads it."""
+    calls = [f"{call.name}({call.arguments})" for call in turn.reply.tool_calls]
+    return "\n".join(filter(None, (turn.reply.content, *calls)))
+
+
+def answer_json(episode: Episode, turn: Turn, decode: Decode | None) -> Json:
+    """An answer with all its tokens, and what else each could have been; no step trained any of them."""
+    own = replace(episode, is_eval=False)
+    page = turn_tokens(own, turn, use=None, step=None, decode=decode, offset=0, limit=10**9)
+    for token in page["tokens"][page["prompt_total"] :]:
+        token |= alternatives(turn, token["i"] - page["prompt_total"], decode)
+    return {
+        "episode": episode.id,
+        "text": text_of(turn),
+        "reply": message_json(turn.reply),
+        "tokens": page["tokens"],
+        "stop": turn.abort_cause or turn.sampled.stop_reason,
+    }
+
+
+def demonstrations(run: Path) -> Iterator[Json]:
+    """Rows of supervised training, of the answers that were chosen as demonstrations, in the order of their choice.
+
+    Each has the conversation as `prompt`, the answer as `completion`, and `tools` where there were any.
+    """
+    folder = run / FOLDER
+    chosen = _read_chosen(folder)
+    if not chosen:
+        return
+    with closing(RunStore.look(folder)) as store:
+        for episode_id in chosen:
+            episode = store.find_episode(episode_id)
+            if episode is None:
+                continue
+            turn = episode.session.turns[-1]
+            row: Json = {
+                "prompt": [in_openais_words(message) for message in turn.messages],
+                "completion": [in_openais_words(turn.reply)],
+            }
+            yield row | ({"tools": [tool_json(tool) for tool in turn.tools]} if turn.tools else {})
+
+
+def _read_chosen(folder: Path) -> list[str]:
+    """Ids of episodes. Raises UserError if the file is damaged."""
+    with suppress(FileNotFoundError):
+        try:
+            found = json.loads((folder / _CHOSEN).read_bytes())
+        except ValueError:
+            found = None
+        if not (isinstance(found, list) and all(isinstance(each, str) for each in found)):
+            raise UserError(f"{str(folder / _CHOSEN)!r} is damaged: it is no list of episodes; remove it")
+        return found
+    return []
