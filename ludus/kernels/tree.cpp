@@ -437,7 +437,7 @@ extern "C" {
 void ludus_tree(const int32_t* ends, const int32_t* positions, const Rule* rule, const Shape* shape, const Tensors* on,
                 int32_t is_backward, int32_t num_threads) {
   const Forest forest = read_forest(ends, positions, shape->num_tokens, rule->window);
-#ifdef LUDUS_PAIRS
+#ifdef LUDUS_QUICK_PAIRS
   typedef Pairs ForHalf;
 #else
   typedef Plain ForHalf;

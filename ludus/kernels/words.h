@@ -20,7 +20,7 @@ constexpr int ROWS = 4, WIDE = 1;  // of two or four vectors each
 constexpr int ROWS = 2, WIDE = 1;
 #endif
 
-// One fp32 number a word; serves bf16 too where the processor cannot multiply pairs.
+// One fp32 number a word; serves bf16 too where the processor cannot multiply pairs, or not quickly.
 struct Plain {
   typedef float Word;
   static constexpr int STEP = 1;
