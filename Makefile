@@ -16,6 +16,8 @@
 #   make test-gpu   what runs on a CUDA card, held against the processor; `make test-gpu LIST=yes` only lists it
 #   make test-slurm      runs in a real Slurm of one node, which is installed here: CONSENT=yes says that you agree
 #   make test-builds     the kernels as other processors and compilers get them, and with sanitizers: g++ and clang++ must be there
+#   make wheels  a wheel for x86-64 and one for aarch64, in build/wheels, with the kernels compiled: their users need no compiler
+#                (g++ and aarch64-linux-gnu-g++ must be there)
 #   make test-browser    what shows itself in a browser, looked at in a real one (Chromium; Debian's is installed if there is none)
 #   make docs    build the documentation as a site, build/site/index.html, which needs no network;   make check-docs   look at it in a browser
 #   make web     build the page of `ludus watch` from web/ (needs npm);   make check-web   see that what is committed is that
@@ -53,7 +55,7 @@ export PYTHONDONTWRITEBYTECODE :=
 # Frameworks that do not install together with ours: each gets the environment that its requirements.txt locks.
 FRAMEWORKS := $(patsubst tests/%/requirements.txt,.%/.ready,$(wildcard tests/frameworks/*/requirements.txt))
 
-.PHONY: docs check-docs web check-web attack audit chaos demo test test-gpu test-triton test-card-env test-all test-core machine test-launch test-builds test-browser test-frameworks test-engines test-oracles test-trackio test-slurm fuzz public-names server-fields setup lint check bench clean
+.PHONY: docs check-docs web check-web attack audit chaos demo test test-gpu test-triton test-card-env test-all test-core machine test-launch test-builds wheels test-browser test-frameworks test-engines test-oracles test-trackio test-slurm fuzz public-names server-fields setup lint check bench clean
 
 demo: $(READY)
 	$(BIN)/ludus models get smollm2-135m
@@ -122,6 +124,16 @@ test-builds: $(READY)
 	CXX=clang++ $(PYTEST) $(KERNEL_TESTS)
 	CXX=clang++ CXXFLAGS=-march=x86-64-v3 $(PYTEST) $(KERNEL_TESTS)
 	CXXFLAGS="$(SANITIZED)" ASAN_OPTIONS=detect_leaks=0 LD_PRELOAD="$$(g++ -print-file-name=libasan.so) $$(g++ -print-file-name=libstdc++.so.6)" $(PYTEST) $(KERNEL_TESTS)
+
+wheels: $(READY)
+	rm -rf build/wheels && mkdir -p build/wheels
+	set -e; for compiler in g++ aarch64-linux-gnu-g++; do \
+	  rm -rf build/wheel-tree && mkdir -p build/wheel-tree; \
+	  git ls-files -z ludus pyproject.toml README.md ludus_vllm | xargs -0 cp --parents -t build/wheel-tree; \
+	  platform=$$(CXX=$$compiler $(BIN)/python -m ludus.kernels.ship build/wheel-tree/ludus/kernels/prebuilt); \
+	  $(BIN)/python -m pip wheel --quiet --no-deps -w build/wheels --config-settings="--build-option=--plat-name=$$platform" ./build/wheel-tree; \
+	done
+	ls -l build/wheels
 
 test-browser: $(READY)
 	$(CHROMIUM)

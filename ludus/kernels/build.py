@@ -1,7 +1,7 @@
 """Compiles a C++ source of this folder for this machine's processor, once per source, compiler and processor.
 
 Knows: compilers, the user's cache folder, CXX and CXXFLAGS.  Knows not: torch.
-Invariant: only what this user compiled is loaded: a cache that others can write to is refused.
+Invariant: only what this user compiled, or the package brought along, is loaded: a cache that others can write to is refused.
 `python -m ludus.kernels.build` compiles all ahead of first use and says where the libraries are, or why they are not.
 """
 
@@ -25,6 +25,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from ludus.errors import BackendError
+from ludus.kernels.levels import shipped_library
 from ludus.processes.files import OWNER_ALONE, user_cache, write_whole
 
 T = TypeVar("T")
@@ -33,15 +34,15 @@ logger = logging.getLogger(__name__)
 _FOLDER = Path(__file__).parent
 _COMPILERS = ("g++", "c++", "clang++")
 # No -ffast-math: it would make every thread of the process flush denormals as soon as the library is loaded.
-_FLAGS = ("-O3", "-std=c++17", "-shared", "-fPIC", "-fno-math-errno", "-fno-trapping-math")
-_THREADS = "-fopenmp"
+FLAGS = ("-O3", "-std=c++17", "-shared", "-fPIC", "-fno-math-errno", "-fno-trapping-math")
+THREADS = "-fopenmp"
 _NATIVE = ("-march=native", "-mcpu=native")
 # Tried in turn: some compilers lack OpenMP's library (clang without libomp, Apple's), some a name for their own
 # processor. Without threads the loops are still vectorised for this processor.
 _VARIANTS = (
-    *((native, _THREADS) for native in _NATIVE),
+    *((native, THREADS) for native in _NATIVE),
     *((native, "-fopenmp-simd") for native in _NATIVE),
-    (_THREADS,),
+    (THREADS,),
     ("-fopenmp-simd",),
     (),
 )
@@ -71,7 +72,7 @@ class Build:
 
     @property
     def has_threads(self) -> bool:
-        return _THREADS in self.flags
+        return THREADS in self.flags
 
     @property
     def is_native(self) -> bool:
@@ -94,10 +95,23 @@ class Build:
 def build_library(name: str, cache: Path | None = None) -> Path:
     """Path of the library compiled from `name`.cpp; compiles it if it is not in the cache yet.
 
+    Where it cannot be compiled it is the one that the package brought along, with a warning.
+
     cache: folder to keep it in. None: the user's.
-    Raises BackendError if there is no compiler, if it fails (the message is its own), or if others than this user could
-    have written what lies in the cache.
+    Raises BackendError, if none was brought along, where there is no compiler, where it fails (the message is its own),
+    or where others than this user could have written what lies in the cache.
     """
+    try:
+        return _compiled(name, cache)
+    except BackendError as error:
+        shipped = shipped_library(name)
+        if shipped is None:
+            raise
+        _warn(f"our kernels are those for {shipped.parent.name}, which came with the package: {error}")
+        return shipped
+
+
+def _compiled(name: str, cache: Path | None) -> Path:
     source = source_path(name)
     compiler = find_compiler()
     folder = (cache or user_cache() / "native") / _key(compiler, source)
@@ -118,11 +132,12 @@ def build_library(name: str, cache: Path | None = None) -> Path:
 
 def build_of(library: Path) -> Build:
     """How a library that `build_library` gave was compiled."""
-    values = json.loads(_record(library).read_text())
+    values = json.loads(record_of(library).read_text())
     return Build(values["compiler"], tuple(values["flags"]))
 
 
-def _record(library: Path) -> Path:
+def record_of(library: Path) -> Path:
+    """Where it says how a library was compiled."""
     return library.with_suffix(".json")
 
 
@@ -190,14 +205,14 @@ def compile_source(
         built = Path(scratch) / library.name
         complaint = ""
         for variant in variants:
-            command = [*compiler.command, *_FLAGS, *variant, *compiler.flags, "-o", str(built), str(source)]
+            command = [*compiler.command, *FLAGS, *variant, *compiler.flags, "-o", str(built), str(source)]
             try:
                 done = subprocess.run(command, capture_output=True, text=True, timeout=_TIMEOUT_S, check=False)
             except subprocess.TimeoutExpired as error:
                 raise BackendError(f"{compiler} took more than {_TIMEOUT_S} s for {source.name}") from error
             if done.returncode == 0:
                 made = {"compiler": str(compiler), "flags": [*variant, *compiler.flags]}
-                write_whole(_record(library), json.dumps(made))
+                write_whole(record_of(library), json.dumps(made))
                 built.chmod(built.stat().st_mode & ~(stat.S_IWGRP | stat.S_IWOTH))
                 built.replace(library)
                 return
@@ -207,7 +222,7 @@ def compile_source(
 
 def _key(compiler: Compiler, source: Path) -> str:
     headers = [header.read_text() for header in sorted(_FOLDER.glob("*.h"))]
-    parts = (source.read_text(), *headers, version_of(compiler), repr((_FLAGS, _VARIANTS, compiler)), _processor())
+    parts = (source.read_text(), *headers, version_of(compiler), repr((FLAGS, _VARIANTS, compiler)), _processor())
     return hashlib.sha256("\0".join(parts).encode()).hexdigest()[:24]
 
 

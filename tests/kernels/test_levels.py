@@ -1,0 +1,71 @@
+"""Libraries that a wheel brings along: which of them serves a processor, and that they do where nothing compiles."""
+
+from __future__ import annotations
+
+import logging
+import platform
+from pathlib import Path
+
+import pytest
+import torch
+
+from ludus.errors import BackendError
+from ludus.kernels import build, levels
+from ludus.kernels.build import FLAGS, THREADS, Compiler, build_library, build_of, find_compiler
+from ludus.kernels.levels import LEVELS, shipped_library
+from ludus.kernels.ship import ship
+
+
+def put(folder: Path, *names: str) -> None:
+    for name in names:
+        (folder / name).mkdir()
+        (folder / name / "linear.so").touch()
+
+
+def test_the_best_level_that_a_processor_understands_is_taken(tmp_path: Path) -> None:
+    put(tmp_path, *(level.name for level in LEVELS))
+    old, new = ("sse4_2", "avx"), ("sse4_2", "avx", "avx2", "fma", "avx512f", "avx512bw", "avx512_bf16")
+
+    def level(instructions: tuple[str, ...], architecture: str) -> str:
+        found = shipped_library("linear", instructions, architecture, tmp_path)
+        return "" if found is None else found.parent.name
+
+    assert level(new, "x86_64") == "x86-64-v4"
+    assert level(new[:4], "x86_64") == "x86-64-v3"
+    assert level(old, "x86_64") == "x86-64-v2"
+    assert level(("asimd",), "aarch64") == "armv8"
+    assert level((), "x86_64") == level(new, "riscv64") == ""
+
+
+def test_what_was_not_shipped_is_not_found(tmp_path: Path) -> None:
+    put(tmp_path, "x86-64-v2")
+    instructions = ("sse4_2", "avx2", "fma")
+    found = shipped_library("linear", instructions, "x86_64", tmp_path)
+    assert found == tmp_path / "x86-64-v2" / "linear.so"
+    assert shipped_library("tree", instructions, "x86_64", tmp_path) is None
+
+
+def test_they_serve_where_there_is_no_compiler(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Compiled as `make wheels` does, without a need of libgomp; the warning says what is missing."""
+    from ludus.kernels.rounding import NativeRounding
+
+    monkeypatch.setattr("ludus.kernels.ship.source_names", lambda: ["rounding"])
+    tag = ship(tmp_path, find_compiler())
+    assert tag.startswith("manylinux_2_") and tag.endswith(platform.machine())
+    monkeypatch.setattr(levels, "SHIPPED", tmp_path)
+    monkeypatch.setattr(build, "shipped_library", lambda name: shipped_library(name, folder=tmp_path))
+    monkeypatch.setenv("PATH", str(tmp_path))
+    build._warn.cache_clear()
+    with caplog.at_level(logging.WARNING):
+        library = build_library("rounding", tmp_path / "cache")
+    assert library.parent.parent == tmp_path and "no C++ compiler found" in caplog.text
+    assert build_of(library).flags[-1] == THREADS and b"libgomp" not in library.read_bytes()
+    assert NativeRounding(library) is not None and torch.get_num_threads()
+
+
+def test_an_architecture_without_levels_is_named(tmp_path: Path) -> None:
+    with pytest.raises(BackendError, match="compiles for x, and there are levels for x86_64, aarch64"):
+        ship(tmp_path, Compiler(("echo", "x-y")))
+    assert FLAGS
