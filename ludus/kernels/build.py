@@ -1,7 +1,8 @@
 """Compiles a C++ source of this folder for this machine's processor, once per source, compiler and processor.
 
 Knows: compilers, the user's cache folder, CXX and CXXFLAGS.  Knows not: torch.
-Invariant: only what this user compiled, or the package brought along, is loaded: a cache that others can write to is refused.
+Invariant: only what this user compiled, or the package brought along, is loaded; a cache that others can write to is
+refused.
 `python -m ludus.kernels.build` compiles all ahead of first use and says where the libraries are, or why they are not.
 """
 
