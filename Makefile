@@ -74,7 +74,7 @@ test-core: $(READY)
 	$(BIN)/ludus models get smollm2-135m
 	rm -rf build/core && mkdir -p build/core
 	git ls-files -z | grep -zvE '^ludus/(compat|cluster|checks|cli)/' | xargs -0 cp --parents -t build/core
-	cd build/core && OMP_NUM_THREADS=1 $(abspath $(BIN))/python -m pytest --core $(SHARED)
+	cd build/core && OMP_NUM_THREADS=1 $(abspath $(BIN))/python -m pytest --core $(SHARED) $(CORE)
 
 machine: $(READY)
 	$(SSHD)

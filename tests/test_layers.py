@@ -233,6 +233,20 @@ def test_the_core_names_nothing_above_it():
     assert not wrong, "\n".join(wrong)
 
 
+def test_the_cores_tests_import_nothing_above_it():
+    """What `make test-core` finds by running them, at a glance."""
+    above = tuple(f"ludus.{room}" for room in HEIGHT if HEIGHT[room] > HEIGHT["__init__"] and room != "__main__")
+    rooms = [room for room in HEIGHT if HEIGHT[room] < HEIGHT["__init__"]]
+    wrong = [
+        f"{path.relative_to(ROOT)}:{line} imports {module}"
+        for room in rooms
+        for path in (ROOT / "tests" / room).rglob("test_*.py")
+        for line, module in imported_modules(tree_of(path))
+        if f"{module}.".startswith(tuple(f"{name}." for name in above))
+    ]
+    assert not wrong, "\n".join(wrong)
+
+
 @pytest.mark.parametrize("room", BEYOND_SEAMS)
 def test_what_stands_above_reaches_in_by_name(room):
     """Guests, clusters, checks and the command line import what SEAMS names, and what BEYOND_SEAMS names for them with
