@@ -41,7 +41,7 @@ class Meaning:
 Rule = Callable[[Any, Given], Meaning]
 """Of a key whose meaning depends on others: from its value and all that is given."""
 Table = Mapping[str, Rule]
-"""By dotted name or pattern with `*`; a name comes before patterns, and the first pattern that fits counts."""
+"""By dotted name or pattern with `*`; a name comes before patterns, and of those that fit the longest counts."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,6 +61,8 @@ class Key:
     """Why another value cannot be."""
 
     def __call__(self, value: Any, _given: Given) -> Meaning:
+        if value is None and self.values is not None and True not in self.values:
+            return Meaning("not needed")  # nothing is asked for
         if self.values is not None and value not in self.values:
             happens = " or ".join(map(repr, self.values))
             return Meaning("left out", self.otherwise or f"it is {happens} here, as {self.note}")
@@ -84,6 +86,8 @@ class Values:
         return tuple(dict.fromkeys(own for values in self.by_value.values() for own in values))
 
     def __call__(self, value: Any, _given: Given) -> Meaning:
+        if value is None:
+            return Meaning("not needed")  # nothing is asked for
         ours = self.by_value.get(str(value))
         if ours is None:
             return Meaning("left out", f"{value!r} is not available here; there are {', '.join(self.by_value)}")
@@ -170,7 +174,8 @@ def keys_beside(file: str, rules: Table | None = None) -> dict[str, Rule]:
 
 def meaning_of(table: Table, name: str, value: Any, given: Given) -> Meaning | None:
     """What a key comes to. None: it is not in the table."""
-    pattern = name if name in table else next((each for each in table if fnmatchcase(name, each)), None)
+    fitting = [name] if name in table else [each for each in table if fnmatchcase(name, each)]
+    pattern = max(fitting, key=len, default=None)
     if pattern is None:
         return None
     meaning = table[pattern](value, given)

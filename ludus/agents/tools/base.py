@@ -35,6 +35,8 @@ class BaseTool:
     keeps_time = False
     """True: `execute` is given its `timeout_s`, and raises DeadlineError when it is over, rather than being cancelled.
     For tools that must get ready before their time begins."""
+    max_concurrent: int | None = None
+    """Calls that run at a time, of all trajectories, where its file does not say. None: any number."""
 
     def __init__(
         self, config: Mapping[str, Any] | None = None, tool_schema: OpenAIFunctionToolSchema | None = None

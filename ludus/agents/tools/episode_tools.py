@@ -12,7 +12,7 @@ import logging
 import math
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from numbers import Real
 from typing import Any
 
@@ -52,6 +52,16 @@ def too_many(name: str, arguments: object, most: int) -> ToolResult:
     return ToolResult(f"Error: {error}", error=error)
 
 
+@dataclass(frozen=True, slots=True)
+class _EndedCall:
+    name: str
+    """Of the tool."""
+    result: ToolResult
+    wait_s: float = 0.0
+    """Until one of those that may run at a time had ended."""
+    time_s: float = 0.0
+
+
 class EpisodeTools:
     """Use as an async context manager, on the event loop on which the tool set was set up."""
 
@@ -71,8 +81,8 @@ class EpisodeTools:
         self._tokenizer = tokenizer
         self._agent_data = agent_data
         self._warn = warn
-        self._calls: list[tuple[str, ToolResult, float]] = []
-        """Tool, result and seconds of each, in the order in which they ended."""
+        self._calls: list[_EndedCall] = []
+        """In the order in which they ended."""
         self._is_open = False
 
     def __repr__(self) -> str:
@@ -86,19 +96,25 @@ class EpisodeTools:
     @property
     def call_rewards(self) -> tuple[float, ...]:
         """The rewards of calls that gave one, in the order in which the calls ended."""
-        return tuple(result.reward for _, result, _ in self._calls if result.reward is not None)
+        return tuple(call.result.reward for call in self._calls if call.result.reward is not None)
 
     @property
     def metrics(self) -> dict[str, float]:
-        """Calls, errors and seconds of all tools, and the mean of each number that a tool gave as a metric."""
+        """Calls, errors, seconds of all tools and those that calls waited for one, and the mean of each number that a
+        tool gave as a metric."""
         given = (
-            {f"tools/{name}/{key}": float(value) for key, value in result.metrics.items() if isinstance(value, Real)}
-            for name, result, _ in self._calls
+            {
+                f"tools/{call.name}/{key}": float(value)
+                for key, value in call.result.metrics.items()
+                if isinstance(value, Real)
+            }
+            for call in self._calls
         )
         return {
             "tools/num_calls": float(len(self._calls)),
-            "tools/num_errors": float(sum(result.error is not None for _, result, _ in self._calls)),
-            "tools/time_s": math.fsum(time_s for _, _, time_s in self._calls),
+            "tools/num_errors": float(sum(call.result.error is not None for call in self._calls)),
+            "tools/time_s": math.fsum(call.time_s for call in self._calls),
+            "tools/wait_s": math.fsum(call.wait_s for call in self._calls),
             **merge_means(given),
         }
 
@@ -125,28 +141,33 @@ class EpisodeTools:
         """
         if not self._is_open:
             raise UserError(f"the tool {call.name!r} was called outside of its toolbox's `async with`")
-        begun = time.perf_counter()
+        asked = begun = time.perf_counter()
         with span("tool", call.name, inputs=call.arguments) as record:
-            result = await self._answer(call)
+
+            def begin() -> None:
+                nonlocal begun
+                begun, record.started_at = time.perf_counter(), time.time()
+
+            result = await self._answer(call, begin)
             record.outputs, record.error, record.turn_id = result.text, result.error, turn_id
         name = call.name if call.name in self._instances else "unknown"
-        self._calls.append((name, result, time.perf_counter() - begun))
+        self._calls.append(_EndedCall(name, result, begun - asked, time.perf_counter() - begun))
         return result
 
     def undecoded(self, raw: str, *, turn_id: str | None = None) -> ToolResult:
         """What the model is answered to text that began as a call of a tool and is none."""
         result = undecoded(raw, turn_id)
-        self._calls.append(("undecoded", result, 0.0))
+        self._calls.append(_EndedCall("undecoded", result))
         return result
 
-    async def _answer(self, call: ToolCall) -> ToolResult:
+    async def _answer(self, call: ToolCall, on_begin: Callable[[], None]) -> ToolResult:
         try:
             instance = self._instances.get(call.name)
             if instance is None:
                 hint = did_you_mean(call.name, self._instances, ".")
                 known = ", ".join(self._instances) or "none"
                 raise ToolError(f"there is no tool {call.name!r}{hint} There are: {known}")
-            answer = await instance.execute(_arguments(call, instance.entry.spec), self._agent_data)
+            answer = await instance.execute(_arguments(call, instance.entry.spec), self._agent_data, on_begin)
         except ToolError as error:
             return self._failed(str(error))
         except DeadlineError:

@@ -49,7 +49,8 @@ class FunctionTool(BaseTool):
         runs_in: where a function that is not async runs: in processes, which are killed at the deadline and share no
         variables; or in threads of this process, which share all, and go on where they hang."""
         self._function = function
-        self._runs_in = runs_in
+        self._is_process = runs_in == "process" and not is_async(function)
+        self.max_concurrent = _MAX_PROCESSES if self._is_process else None
         self._signature = Signature(function) if schema is None else None
         self._pool: WorkerPool | None = None
         self._remote: RemoteFunction | None = None
@@ -59,7 +60,7 @@ class FunctionTool(BaseTool):
 
     async def setup(self) -> None:
         """Raises UserError if the function cannot be sent to a process."""
-        if self._runs_in == "thread" or is_async(self._function):
+        if not self._is_process:
             return
         try:
             self._remote = RemoteFunction.of(self._function)
@@ -85,7 +86,7 @@ class FunctionTool(BaseTool):
         arguments = parameters if self._signature is None else self._signature.read(parameters)
         if is_async(self._function):
             return await with_deadline(self._function(**arguments), timeout_s)
-        if self._runs_in == "thread":
+        if not self._is_process:
             return await with_deadline(_in_thread(lambda: self._function(**arguments)), timeout_s)
         assert self._pool is not None and self._remote is not None, f"{self!r} was set up"
         try:

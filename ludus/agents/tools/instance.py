@@ -72,8 +72,13 @@ class ToolInstance:
     def is_used(self) -> bool:
         return self._id is not None
 
-    async def execute(self, arguments: dict[str, Any], agent_data: Any) -> ToolResult:
-        """What the tool answers. Raises DeadlineError, ToolError, and whatever the tool raises."""
+    async def execute(
+        self, arguments: dict[str, Any], agent_data: Any, on_begin: Callable[[], None] = lambda: None
+    ) -> ToolResult:
+        """What the tool answers. on_begin: called when the call is no longer waiting for a slot.
+
+        Raises DeadlineError, ToolError, and whatever the tool raises.
+        """
         tool = self.entry.tool
         kwargs = dict(self._kwargs.execute_kwargs)
         if agent_data is not None and _takes(tool.execute, "agent_data"):
@@ -82,6 +87,7 @@ class ToolInstance:
         if tool.keeps_time:
             kwargs["timeout_s"], timeout_s = timeout_s, None
         async with self.entry.slots or nullcontext():
+            on_begin()
             instance_id = await self._opened()
             return read_answer(await with_deadline(tool.execute(instance_id, arguments, **kwargs), timeout_s))
 

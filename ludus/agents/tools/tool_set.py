@@ -129,7 +129,8 @@ class ToolSet:
         if known is not None:
             raise UserError(f"two tools are called {tool.name!r}: {known.tool!r} and {tool!r}; rename one of them")
         assert tool.tool_schema is not None, f"{tool!r} called BaseTool.__init__"
-        slots = None if plan.max_concurrent is None else asyncio.Semaphore(plan.max_concurrent)
+        most = tool.max_concurrent if plan.max_concurrent is None else plan.max_concurrent
+        slots = None if most is None else asyncio.Semaphore(most)
         timeout_s = self._limits.timeout_s if plan.timeout_s is None else plan.timeout_s
         self._entries[tool.name] = ToolEntry(tool, spec_of(tool.tool_schema), timeout_s, slots)
 

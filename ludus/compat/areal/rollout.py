@@ -8,7 +8,7 @@ from __future__ import annotations
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from itertools import compress
 from typing import Any, ClassVar
 
@@ -41,6 +41,14 @@ class RolloutWorkflow(ABC):
         of shape (rows,); or interactions by completion id; or None to reject the episode."""
 
 
+@dataclass(frozen=True, slots=True)
+class EngineConfig:
+    """What of an engine's configuration workflows read."""
+
+    request_timeout: float | None
+    """Seconds until the episode is over. None: it has no deadline."""
+
+
 class EpisodeEngine:
     """The model, for one episode."""
 
@@ -52,6 +60,11 @@ class EpisodeEngine:
 
     def __repr__(self) -> str:
         return f"EpisodeEngine({self.session!r})"
+
+    @property
+    def config(self) -> EngineConfig:
+        deadline_at = self.context.deadline_at
+        return EngineConfig(None if deadline_at is None else max(0.0, deadline_at - time.monotonic()))
 
     async def agenerate(self, req: ModelRequest) -> ModelResponse:
         """One answer, on the weights of the moment; weights may change in its middle, and each token names its own.

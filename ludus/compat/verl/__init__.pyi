@@ -3,9 +3,9 @@ from typing import Any
 
 from ludus.agents.tools.base import BaseTool as BaseTool
 from ludus.agents.tools.base import ToolResponse as ToolResponse
-from ludus.agents.tools.function import function_tool as function_tool
 from ludus.agents.tools.schema import OpenAIFunctionToolSchema as OpenAIFunctionToolSchema
 from ludus.compat.verl.base import AgentLoopBase as AgentLoopBase
+from ludus.compat.verl.function_tools import function_tool as function_tool
 from ludus.compat.verl.interaction import BaseInteraction as BaseInteraction
 from ludus.compat.verl.output import AgentLoopMetrics as AgentLoopMetrics
 from ludus.compat.verl.output import AgentLoopOutput as AgentLoopOutput

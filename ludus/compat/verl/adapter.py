@@ -80,7 +80,7 @@ class LoopAdapter:
             tokenizer=tokenizer,
             processor=None,
             dataset_cls=None,
-            data_config=self._config.config.data,
+            data_config=DictConfigWrap(self._config.config.data, self._run),
             **spec.kwargs,
         )
         returned = await _run(loop, sampling_params_of(context.session.sampling), row, context)

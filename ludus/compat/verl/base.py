@@ -8,8 +8,9 @@ from __future__ import annotations
 import asyncio
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import cached_property
 from typing import Any, ClassVar
 
 from ludus.agents.tools.episode_tools import EpisodeTools
@@ -19,6 +20,7 @@ from ludus.compat.verl.output import AgentLoopOutput
 from ludus.compat.verl.resources import LoopResources
 from ludus.compat.verl.server import AsyncLLMServerManager
 from ludus.compat.verl.tokens import LoopTokenizer
+from ludus.errors import UserError
 
 
 class AgentLoopBase(ABC):
@@ -47,7 +49,9 @@ class AgentLoopBase(ABC):
         self.trainer_config = trainer_config
         self.config = config
         self.rollout_config = config.actor_rollout_ref.rollout
-        self.data_config = config.data if data_config is None else data_config
+        given = config.data if data_config is None else data_config
+        self.data_config = given.config if isinstance(given, DictConfigWrap) else given
+        self.apply_chat_template_kwargs = self.data_config.get("apply_chat_template_kwargs", {})
         self.dataset_cls = dataset_cls
         self.hf_model_type = hf_model_type
         self.server_manager = server_manager
@@ -71,24 +75,45 @@ class AgentLoopBase(ABC):
         of its `extra_info`.
         """
 
+    @cached_property
+    def system_prompt(self) -> list[int]:
+        """Ids of what the template writes before the first message."""
+        ids = self.tokenizer.apply_chat_template([{}], **self.apply_chat_template_kwargs)
+        assert not isinstance(ids, str), "ids were asked for"
+        return ids
+
+    async def process_multi_modal_info(self, messages: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
+        """Images, videos and sounds of the messages: none. A message that holds one cannot be rendered."""
+        return {}
+
+    async def process_vision_info(self, messages: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
+        """The same, by its older name."""
+        return await self.process_multi_modal_info(messages)
+
     async def apply_chat_template(
         self,
         messages: Iterable[Mapping[str, Any]],
         tools: Iterable[Any] | None = None,
-        *,
+        images: Sequence[Any] | None = None,
+        videos: Sequence[Any] | None = None,
+        audios: Sequence[Any] | None = None,
         remove_system_prompt: bool = False,
         **template_kwargs: Any,
     ) -> list[int]:
         """Ids of the messages in the model's template, ready for its answer.
 
         remove_system_prompt: only what the messages add behind an answer of the model.
+        Raises UserError for images, videos and audios.
         """
+        for name, given in (("images", images), ("videos", videos), ("audios", audios)):
+            if given:
+                raise UserError(f"{name} cannot be given: models here read text alone")
         ids = self.tokenizer.apply_chat_template(
             messages,
             tools,
             add_generation_prompt=True,
             remove_system_prompt=remove_system_prompt,
-            **{**self.data_config.get("apply_chat_template_kwargs", {}), **template_kwargs},
+            **{**self.apply_chat_template_kwargs, **template_kwargs},
         )
         assert not isinstance(ids, str), "ids were asked for"
         return ids

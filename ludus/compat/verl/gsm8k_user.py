@@ -21,7 +21,9 @@ class Gsm8kInteraction(BaseInteraction):
 
     def __init__(self, config: dict[str, Any]) -> None:
         super().__init__(config)
-        self._solutions: dict[str, str] = {}
+        self._instance_dict: dict[str, dict[str, Any]] = {}
+        """By instance its `response`, `ground_truth` and `reward`, as verl's own keeps them for classes derived of
+        it."""
 
     async def start_interaction(
         self,
@@ -32,8 +34,8 @@ class Gsm8kInteraction(BaseInteraction):
         """Raises UserError if the row gives no solution."""
         if ground_truth is None:
             raise UserError(f"{self.name} needs `ground_truth` in the row's extra_info.interaction_kwargs")
-        instance_id = instance_id or uuid4().hex
-        self._solutions[instance_id] = str(ground_truth)
+        instance_id = instance_id or str(uuid4())
+        self._instance_dict[instance_id] = {"response": "", "ground_truth": ground_truth, "reward": 0.0}
         return instance_id
 
     async def generate_response(
@@ -42,11 +44,16 @@ class Gsm8kInteraction(BaseInteraction):
         messages: list[dict[str, Any]],
         **kwargs: Any,
     ) -> tuple[bool, str, float, dict[str, Any]]:
-        answers = [message["content"] for message in messages if message["role"] == "assistant"]
-        answer = str(answers[-1] or "") if answers else ""
-        marked = answer if "####" in answer else f"#### {answer}"
-        score = await gsm8k(marked, self._solutions[instance_id])
+        answers = [message.get("content") for message in messages if message["role"] == "assistant"]
+        self._instance_dict[instance_id]["response"] = answers[-1] if answers else ""
+        score = self._instance_dict[instance_id]["reward"] = await self.calculate_score(instance_id)
         return score == 1.0, _RIGHT if score == 1.0 else _WRONG, score, {}
 
+    async def calculate_score(self, instance_id: str, **kwargs: Any) -> float:  # type: ignore[override]  # as in verl
+        """1 if the number behind `####` of the last answer is right, else 0."""
+        instance = self._instance_dict[instance_id]
+        answer = str(instance["response"] or "")
+        return await gsm8k(answer if "####" in answer else f"#### {answer}", str(instance["ground_truth"]))
+
     async def finalize_interaction(self, instance_id: str, **kwargs: Any) -> None:
-        self._solutions.pop(instance_id, None)
+        del self._instance_dict[instance_id]

@@ -32,7 +32,7 @@ class BaseInteraction(ABC):
 
     async def start_interaction(self, instance_id: str | None = None, **kwargs: Any) -> str:
         """The id of a new instance. kwargs: the row's `interaction_kwargs`."""
-        return instance_id or uuid4().hex
+        return instance_id or str(uuid4())
 
     @abstractmethod
     async def generate_response(
@@ -78,10 +78,16 @@ def load_interactions(config_path: Path | str | None) -> dict[str, BaseInteracti
         cls = find_class(entry.class_name, BaseInteraction, f"{path}: interaction.{idx}: class_name")
         name = entry.name or cls.__name__.lower().removesuffix("interaction") or cls.__name__.lower()
         if name in users:
-            raise ConfigError(f"{path}: two interactions are called {name!r}; name one of them otherwise")
+            raise ConfigError(f"{path}: Duplicate interaction name {name!r} found; name one of them otherwise")
         users[name] = cls({**entry.config, "name": name})
         users[name].name = name
     return users
+
+
+def get_interaction_class(reference: str) -> type[BaseInteraction]:
+    """The class that an import string names. Raises ConfigError if it is no simulated user."""
+    found: type[BaseInteraction] = find_class(reference, BaseInteraction, "class_name")
+    return found
 
 
 def initialize_interactions_from_config(interaction_config_file: Path | str) -> dict[str, BaseInteraction]:

@@ -247,7 +247,7 @@ KEYS: Table = {
 }
 _ROOTS = (
     *("actor_rollout_ref", "data", "custom_reward_function", "reward_model", "distillation", "global_profiler"),
-    *("ray_kwargs", "transfer_queue"),
+    *("ray_kwargs", "transfer_queue", "sandbox_fusion", "skip"),
 )
 """Names that nothing here has at the top: a key below them that is not in the table has no counterpart."""
 
@@ -272,7 +272,7 @@ def _default_loop(given: Given) -> str | None:
     """
     if given.get(_ROLLOUT + "mode") == "async":
         return "single_turn_agent" if given.get("data.return_raw_chat") else None
-    has_turns = any(
+    has_turns = given.get(f"{_ROLLOUT}multi_turn.enable") is not False and any(
         given.get(f"{_ROLLOUT}multi_turn.{name}") for name in ("tool_config_path", "interaction_config_path")
     )
     return "tool_agent" if has_turns else None

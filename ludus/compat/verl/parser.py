@@ -6,8 +6,8 @@ Knows: the parsers of `text/`, under verl's names.  Knows not: tools, sessions.
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import Any, ClassVar, TypeVar
 
 import pydantic
 
@@ -15,10 +15,14 @@ from ludus.compat.verl.messages import read_tools
 from ludus.compat.verl.tokens import LoopTokenizer
 from ludus.episodes.reply import ReplyStream
 from ludus.text.parse import parser_for
-from ludus.text.parsers import base as parsers
-from ludus.types import Sampling
+from ludus.text.parsers.base import Parsed
+from ludus.types import Sampling, ToolSpec
 
 logger = logging.getLogger(__name__)
+ParserT = TypeVar("ParserT", bound="type[ToolParser]")
+
+_ENDS = ("<|im_end|>", "<|endoftext|>", "<|eot_id|>", "</s>")
+"""Beside its own end of text what a tokenizer may write where a turn ends."""
 
 
 class FunctionCall(pydantic.BaseModel):
@@ -32,39 +36,110 @@ class FunctionCall(pydantic.BaseModel):
 
 
 class ToolParser:
-    """Takes replies apart. `get_tool_parser` makes one."""
+    """Takes replies apart. `get_tool_parser` makes one; one of your own derives from it, and is named by `register`."""
 
-    def __init__(self, tokenizer: LoopTokenizer, parser: parsers.ToolParser) -> None:
+    format: str = "auto"
+    """The parser of `text/`; 'auto' is what the tokenizer's template shows."""
+    _registry: ClassVar[dict[str, type[ToolParser]]] = {}
+
+    def __init__(self, tokenizer: Any) -> None:
+        """tokenizer: of a loop, or one of transformers'."""
         self.tokenizer = tokenizer
-        self._parser = parser
 
     def __repr__(self) -> str:
-        return f"ToolParser({self._parser.name!r})"
+        return f"{type(self).__name__}({self.format!r})"
 
     @classmethod
-    def get_tool_parser(cls, name: str | None, tokenizer: LoopTokenizer) -> ToolParser:
+    def get_tool_parser(cls, name: str | None, tokenizer: Any) -> ToolParser:
         """The parser of this name. None, or 'auto': the model's own. Raises UserError that names those there are."""
-        if name in (None, "auto"):
-            return cls(tokenizer, tokenizer.text.parser)
-        return cls(tokenizer, parser_for(tokenizer.chat_template, str(name).replace("-", "_")))
+        if name in cls._registry:
+            return cls._registry[name](tokenizer)
+        parser = ToolParser(tokenizer)
+        parser.format = str(name or "auto").replace("-", "_")
+        parser_for(_template(tokenizer), parser.format)
+        return parser
+
+    @classmethod
+    def register(cls, name: str) -> Callable[[ParserT], ParserT]:
+        """Makes the class the parser `name`, for loops that ask for it; a run's own parser is `model.tool_parser`."""
+
+        def enter(parser: ParserT) -> ParserT:
+            cls._registry[name] = parser
+            return parser
+
+        return enter
+
+    @property
+    def stop_token_ids(self) -> list[int]:
+        """Ids that should end an answer: none, for models end their turn behind a call."""
+        return []
 
     async def extract_tool_calls(
         self, responses_ids: Sequence[int], tools: Sequence[Any] | None = None
     ) -> tuple[str, list[FunctionCall]]:
         """The text beside the calls, and the calls. What cannot be decoded as one stays in the text, and is warned
         of in the log."""
-        stream = ReplyStream(
-            self.tokenizer.text.tokenizer,
-            Sampling(),
-            self._parser.stream(tools=read_tools(tools)),
-            markers=self._parser.markers,
-        )
-        stream.feed(responses_ids)
-        stream.finish()
-        for raw in stream.undecoded:
+        parsed = self._parse(responses_ids, read_tools(tools))
+        for raw in parsed.undecoded:
             logger.warning("Failed to decode tool call: %.200s", raw)
-        message = stream.message()
         calls = [
-            FunctionCall(name=call.name, arguments=call.arguments, tool_call_id=call.id) for call in message.tool_calls
+            FunctionCall(name=call.name, arguments=call.arguments, tool_call_id=call.id) for call in parsed.tool_calls
         ]
-        return message.content or "", calls
+        return parsed.content or "", calls
+
+    def _parse(self, ids: Sequence[int], tools: Sequence[ToolSpec]) -> Parsed:
+        tokenizer = self.tokenizer
+        is_own = isinstance(tokenizer, LoopTokenizer) and self.format == "auto"
+        parser = tokenizer.text.parser if is_own else parser_for(_template(tokenizer), self.format)
+        if not isinstance(tokenizer, LoopTokenizer):
+            text = tokenizer.decode(ids, skip_special_tokens=False)
+            for end in (getattr(tokenizer, "eos_token", None), *_ENDS):
+                text = text.removesuffix(end or "")
+            return parser.parse(text, tools=tools)
+        stream = ReplyStream(tokenizer.text.tokenizer, Sampling(), parser.stream(tools=tools), markers=parser.markers)
+        stream.feed(ids)
+        stream.finish()
+        message = stream.message()
+        return Parsed(message.content, message.reasoning, message.tool_calls, stream.undecoded)
+
+
+def _template(tokenizer: Any) -> str | None:
+    """None: it has none."""
+    template = getattr(tokenizer, "chat_template", None)
+    return template if isinstance(template, str) else None
+
+
+class HermesToolParser(ToolParser):
+    """`<tool_call>` around JSON."""
+
+    format = "hermes"
+
+
+class GptOssToolParser(ToolParser):
+    """Channels of gpt-oss."""
+
+    format = "gpt_oss"
+
+
+class Qwen3XMLToolParser(ToolParser):
+    """`<function=…>` with an element for each argument."""
+
+    format = "qwen3_coder"
+
+
+class GLMToolParser(ToolParser):
+    """`<arg_key>` and `<arg_value>`."""
+
+    format = "glm"
+
+
+class MiniMaxToolParser(ToolParser):
+    """`<minimax:tool_call>`."""
+
+    format = "minimax"
+
+
+class KimiToolParser(ToolParser):
+    """Sections of Kimi's, whose calls have ids of their own."""
+
+    format = "kimi"

@@ -65,7 +65,6 @@ def loop_config(config: Config) -> LoopConfig:
         "actor_rollout_ref.rollout.agent.default_agent_loop": loop_settings(config).default_agent_loop or DEFAULT_LOOP,
         "actor_rollout_ref.rollout.top_k": config.gconfig.top_k or -1,
         "actor_rollout_ref.rollout.val_kwargs.top_k": config.eval_generation.top_k or -1,
-        "data.apply_chat_template_kwargs": {},
         "reward": ours["reward"],
         "trainer.project_name": config.run_root,
     }

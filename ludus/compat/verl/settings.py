@@ -5,7 +5,7 @@ Knows: plain values.  Knows not: loops, tools, models.
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Any, Literal
 
 import pydantic
 
@@ -33,6 +33,8 @@ class MultiTurnSettings(Settings):
     """Python file whose functions marked `@function_tool` are tools. None: there is none."""
     interaction_config_path: str | None = None
     """YAML with `interaction:`, simulated users by name. None: there are none."""
+    template_kwargs: dict[str, Any] = pydantic.Field(default_factory=dict)
+    """Arguments of the model's chat template, such as `enable_thinking: false`."""
     format: str | None = None
     """The parser of tool calls, as `model.tool_parser`, which it stands for. None: the model's own."""
 

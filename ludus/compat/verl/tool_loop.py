@@ -74,6 +74,16 @@ class AgentData:
 class ToolAgentLoop(AgentLoopBase):
     """Answers until it calls no more tools. Derive from it to change a step."""
 
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        """What verl's own keeps of the configuration is there, for steps of your own to read."""
+        super().__init__(*args, **kwargs)
+        rollout, turns = self._rollout, self._rollout.multi_turn
+        self.prompt_length, self.response_length = rollout.prompt_length, rollout.response_length
+        self.max_user_turns, self.max_assistant_turns = turns.max_user_turns, turns.max_assistant_turns
+        self.max_parallel_calls = turns.max_parallel_calls
+        self.max_tool_response_length = turns.max_tool_response_length
+        self.tool_response_truncate_side = turns.tool_response_truncate_side
+
     async def run(self, sampling_params: dict[str, Any], **kwargs: Any) -> AgentLoopOutput | list[AgentLoopOutput]:
         data = AgentData(
             messages=list(read_messages(kwargs["raw_prompt"])),

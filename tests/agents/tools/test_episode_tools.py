@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
+from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -57,6 +58,20 @@ class Counter(BaseTool):
     async def release(self, instance_id: str, **kwargs: Any) -> None:
         self.log.append("release")
         del self.numbers[instance_id]
+
+
+class OneAtATime(BaseTool):
+    """Of three calls at once two wait."""
+
+    max_concurrent = 1
+
+    def __init__(self) -> None:
+        function = {"name": "alone", "description": "", "parameters": {"type": "object", "properties": {}}}
+        super().__init__({}, {"type": "function", "function": function})
+
+    async def execute(self, instance_id: str, parameters: dict[str, Any], **kwargs: Any) -> Any:
+        await asyncio.sleep(0)
+        return "done"
 
 
 async def tool_set_of(*tools: Any, limits: ToolLimits | None = None) -> ToolSet:
@@ -360,3 +375,15 @@ async def test_agent_data_reaches_tools_that_take_it() -> None:
     tool_set = await tool_set_of(Reader())
     async with tool_set.open({"count": {"execute_kwargs": {"lang": "en"}}}, agent_data={"who": "me"}) as episode_tools:
         assert (await episode_tools.call(call("count", by=1))).text == "me en"
+
+
+async def test_what_a_call_waited_is_not_its_time() -> None:
+    """A span begins where the one before it has ended, and the metrics tell waiting from working."""
+    log = SpanLog()
+    with collect_spans(log):
+        async with (await tool_set_of(OneAtATime())).open() as episode_tools:
+            await asyncio.gather(*(episode_tools.call(call("alone")) for _ in range(3)))
+    spans = sorted(log.snapshot(), key=lambda each: each.started_at)
+    assert len(spans) == 3
+    assert all(before.finished_at <= after.started_at for before, after in pairwise(spans))
+    assert episode_tools.metrics["tools/wait_s"] > 0

@@ -392,3 +392,28 @@ def test_none_rejects_the_episode(play: Play) -> None:
 def test_outputs_of_unequal_length_are_refused() -> None:
     with pytest.raises(ValueError, match="response_ids has 2 tokens and response_mask 1"):
         AgentLoopOutput(prompt_ids=[1], response_ids=[1, 2], response_mask=[1])
+
+
+class Verls(AgentLoopBase):
+    """What loops of verl's own read of their base, in the words of several releases."""
+
+    def __init__(self, trainer_config: Any, data_config: Any, **kwargs: Any) -> None:
+        super().__init__(trainer_config, data_config=data_config, **kwargs)
+        assert data_config.config.max_prompt_length == self.data_config.max_prompt_length == 64
+
+    async def run(self, sampling_params: dict[str, Any], **kwargs: Any) -> AgentLoopOutput:
+        messages = list(kwargs["raw_prompt"])
+        media = await self.process_vision_info(messages)
+        assert media == await self.process_multi_modal_info(messages) == {}
+        prompt_ids = await self.apply_chat_template(messages, None, media.get("images"), media.get("videos"))
+        with pytest.raises(UserError, match="images cannot be given"):
+            await self.apply_chat_template(messages, images=["a picture"])
+        assert self.system_prompt == self.tokenizer.apply_chat_template([{}]) and self.apply_chat_template_kwargs == {}
+        answer = await self.server_manager.generate("r", prompt_ids=prompt_ids, sampling_params=sampling_params)
+        mask = [1] * len(answer)
+        return AgentLoopOutput(prompt_ids=prompt_ids, response_ids=answer, response_mask=mask, reward_score=1.0)
+
+
+def test_what_loops_of_verls_read_of_their_base_is_there(play: Play) -> None:
+    """`data_config` wrapped, pictures that nobody sent, the template's arguments, what it writes at first."""
+    assert play(Verls, ROW, ["10"], plan=configured(prompt_length=64)).scored.reward == 1.0

@@ -13,11 +13,13 @@ from ludus.algorithms.losses.clip import ClipSettings
 from ludus.algorithms.normalisers import EpisodeSettings
 from ludus.algorithms.settings import AlgorithmSettings
 from ludus.compat.config import Config, LoopSettings, load_config
-from ludus.compat.keys import Key, Values
+from ludus.compat.keys import Key, Meaning, Values, fixed, meaning_of, to
 from ludus.compat.verl.keys import KEYS, renamed
+from ludus.compat.verl.resources import loop_config
 from ludus.errors import ConfigError
 from ludus.settings import settings_keys
 from ludus.teachers.settings import ModelTeacherSettings, NoTeacherSettings
+from tests.compat.public import read_keys
 
 _TRACED = (("mlflow",), "ludus", None)
 
@@ -66,6 +68,31 @@ def test_a_command_line_of_verl_is_read() -> None:
     assert config.total_train_epochs == 2 and config.eval.every_steps is None
     assert config.trainer.row_tokens == 512 and config.algorithm.advantage == GroupSettings(scale="none")
     assert config.algorithm.normaliser == EpisodeSettings()
+
+
+def test_every_key_of_verls_own_configuration_is_read() -> None:
+    """At its default none is unknown, and none refused."""
+    defaults = read_keys("verl")
+    meanings = {name: meaning_of(KEYS, name, default, defaults) for name, default in defaults.items()}
+    unknown = {name for name, meaning in meanings.items() if meaning is None}
+    assert unknown == {f"reward.custom_reward_function.{name}" for name in ("path", "name")}  # those are ours as well
+    refused = [name for name, meaning in meanings.items() if meaning is not None and meaning.fate == "left out"]
+    assert [name for name in refused if defaults[name] is not None] == []  # None: what another key says
+
+
+def test_the_longest_pattern_counts() -> None:
+    """Wherever it stands in the table."""
+    table = {"a.*": fixed(1), "a.b.*": to("ours.*"), "a.b.c.*": fixed(2)}
+    assert meaning_of(table, "a.b.x", 5, {}) == Meaning("taken", "", {"ours.x": 5})
+    assert meaning_of(table, "a.x", 5, {}) == Meaning("left out", "it is 1 here, as ")
+
+
+def test_arguments_of_the_template_reach_loops() -> None:
+    """By verl's key they are arguments of every rendering."""
+    config = load_config(None, ["data.apply_chat_template_kwargs.enable_thinking=False"])
+    assert config.rollout.multi_turn.template_kwargs == {"enable_thinking": False}
+    assert loop_config(config).data.apply_chat_template_kwargs["enable_thinking"] is False
+    assert not loop_config(load_config()).data.apply_chat_template_kwargs
 
 
 def test_a_critic_of_verl_is_read() -> None:

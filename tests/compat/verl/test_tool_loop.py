@@ -15,7 +15,7 @@ from ludus.agents.tools.base import ToolResponse
 from ludus.compat.config import Config, load_config
 from ludus.compat.verl.resources import LoopResources
 from ludus.compat.verl.settings import MultiTurnSettings, RewardSettings
-from ludus.compat.verl.tool_loop import ToolAgentLoop
+from ludus.compat.verl.tool_loop import AgentData, AgentState, ToolAgentLoop
 from ludus.episodes.limits import Limits
 from ludus.errors import AgentError, ConfigError, UserError
 from ludus.types import Message
@@ -422,3 +422,19 @@ def test_a_tool_of_verls_is_told_its_place_here(tmp_path: Path) -> None:
     plan = configured(multi_turn=MultiTurnSettings(tool_config_path=str(tmp_path / "tools.yaml")))
     with pytest.raises(UserError, match=r"here it is 'ludus\.compat\.verl\.tools\.gsm8k_tool\.Gsm8kTool'"):
         LoopResources.load(plan)
+
+
+def test_a_step_of_ones_own_reads_the_limits_by_verls_names(play: Play) -> None:
+    class Bounded(ToolAgentLoop):
+        async def _handle_generating_state(
+            self, data: AgentData, sampling_params: dict[str, Any], ignore_termination: bool = False
+        ) -> AgentState:
+            assert (self.prompt_length, self.response_length, self.max_parallel_calls) == (128, 64, 2)
+            assert (self.max_user_turns, self.max_assistant_turns, self.max_tool_response_length) == (None, 3, 256)
+            assert self.tool_response_truncate_side == "left"
+            return await super()._handle_generating_state(data, sampling_params, ignore_termination)
+
+    turns = MultiTurnSettings(max_parallel_calls=2, max_assistant_turns=3, tool_response_truncate_side="left")
+    plan = configured(multi_turn=turns, prompt_length=128, response_length=64)
+    row = {**ROW, "data_source": "openai/gsm8k", "reward_model": {"ground_truth": "7"}}
+    assert play(Bounded, row, ["#### 7"], plan=plan).scored.reward == 1.0

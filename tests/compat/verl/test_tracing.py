@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from ludus.compat.verl.parser import ToolParser
+from ludus.compat.verl.parser import FunctionCall, HermesToolParser, KimiToolParser, ToolParser
 from ludus.compat.verl.server import TokenOutput
 from ludus.compat.verl.tokens import LoopTokenizer
 from ludus.compat.verl.tracing import RolloutTraceConfig, rollout_trace_attr, rollout_trace_op
@@ -61,6 +61,49 @@ def test_calls_are_found_in_tokens(text: ChatText, caplog: pytest.LogCaptureFixt
     assert "gpt_oss" in repr(ToolParser.get_tool_parser("gpt-oss", tokenizer))
     with pytest.raises(UserError, match="Unknown tool_parser 'seed'"):
         ToolParser.get_tool_parser("seed", tokenizer)
+
+
+class _ForeignTokenizer:
+    """Of another library: it can decode."""
+
+    eos_token = "<end>"
+
+    def __init__(self, text: str) -> None:
+        self.text = text
+
+    def decode(self, ids: list[int], skip_special_tokens: bool = False) -> str:
+        return self.text
+
+
+KIMI = (
+    "Well.<|tool_calls_section_begin|><|tool_call_begin|>functions.f:0<|tool_call_argument_begin|>"
+    '{"a": 1}<|tool_call_end|><|tool_calls_section_end|>'
+)
+
+
+def test_parsers_have_classes_and_take_any_tokenizer() -> None:
+    """By class or by name, with one that merely decodes; what ends the turn is no part of the text."""
+    for parser in (
+        KimiToolParser(_ForeignTokenizer(KIMI)),
+        ToolParser.get_tool_parser("kimi", _ForeignTokenizer(KIMI)),
+    ):
+        content, (call,) = asyncio.run(parser.extract_tool_calls([1]))
+        assert (content, call.name, call.arguments, call.tool_call_id) == ("Well.", "f", '{"a": 1}', "functions.f:0")
+    for end in ("<end>", "<|im_end|>"):
+        assert asyncio.run(HermesToolParser(_ForeignTokenizer("Yes." + end)).extract_tool_calls([1])) == ("Yes.", [])
+    assert KimiToolParser(None).stop_token_ids == []
+
+
+def test_a_parser_of_ones_own_has_a_name() -> None:
+    """Loops that ask for it get it."""
+
+    @ToolParser.register("shouting")
+    class Shouting(ToolParser):
+        async def extract_tool_calls(self, responses_ids: Any, tools: Any = None) -> tuple[str, list[FunctionCall]]:
+            return self.tokenizer.decode(responses_ids).upper(), []
+
+    parser = ToolParser.get_tool_parser("shouting", _ForeignTokenizer("hi"))
+    assert asyncio.run(parser.extract_tool_calls([1])) == ("HI", [])
 
 
 def test_where_traces_go_is_said_by_the_configuration(caplog: pytest.LogCaptureFixture) -> None:
