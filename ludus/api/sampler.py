@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import threading
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Sequence
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
@@ -37,7 +37,7 @@ from ludus.loop.checkpoint import Checkpoint, checkpoints
 from ludus.machine import free_memory_bytes
 from ludus.models.resolve import adapter_base, resolve_model
 from ludus.models.settings import ModelSettings
-from ludus.runs.folder import config_text, trained_model
+from ludus.runs.folder import config_text, read_config, trained_model
 from ludus.runs.store import RunStore
 from ludus.runs.watch.branches import answer_json, changed
 from ludus.runs.watch.outline import state_of
@@ -51,10 +51,10 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-LoadConfig = Callable[[Path, Sequence[str]], Config]
 IDLE_S = 600.0  # a person who compares answers comes back within minutes; loading again takes seconds
 GIB = 2**30
 _ALTERNATIVES = 5  # of each token, for the page
+_NEEDED = ("model", "engine", "trainer", "gconfig", "seed")
 _BASE, _FINAL = "base", "final"
 _BESIDES_BYTES = GIB // 2  # what a model takes besides its weights: a step's activations, and room for others
 
@@ -62,10 +62,10 @@ _BESIDES_BYTES = GIB // 2  # what a model takes besides its weights: a step's ac
 class RunSampler:
     """Of one run. Used on one event loop."""
 
-    def __init__(self, run: Path, load: LoadConfig) -> None:
-        """load: reads a configuration. Raises UserError if the run's cannot be read."""
+    def __init__(self, run: Path) -> None:
+        """Raises UserError if the run's configuration cannot be read."""
         self._run = run
-        self._config = _on_this_machine(run, load(run / "config.yaml", ()))
+        self._config = _config(run)
         self._opening_store = threading.Lock()
         self._store: RunStore | None = None
         """None: nobody has asked anything yet."""
@@ -291,8 +291,10 @@ def _text(delta: Delta) -> str:
             return ""
 
 
-def _on_this_machine(run: Path, config: Config) -> Config:
-    """With an engine of this process, and no card that a run which goes on is using."""
+def _config(run: Path) -> Config:
+    """What of the run's configuration its models need, with an engine of this process, and no card that a run which
+    goes on is using. Other keys may be of another version, or of the user's own."""
+    config = Config.of({name: value for name, value in read_config(run).items() if name in _NEEDED})
     changes: dict[str, Any] = {}
     if not isinstance(config.engine, LocalSettings):
         changes["engine"] = LocalSettings()

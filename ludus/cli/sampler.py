@@ -13,7 +13,7 @@ from ludus.api.answers import answers_app
 from ludus.api.sampler import RunSampler
 from ludus.cli.console import say_json
 from ludus.cli.signals import until_signalled
-from ludus.compat.config import load_config
+from ludus.errors import LudusError
 from ludus.http.keys import new_key
 from ludus.http.server import HttpServer
 from ludus.processes.blocking import run_blocking
@@ -31,7 +31,11 @@ def sampler(run: Annotated[Path, Argument(metavar="RUN", help="The run's folder,
 
 
 async def _serve(run: Path) -> None:
-    asked, key = RunSampler(run, lambda path, keys: load_config(path, list(keys))), new_key()
+    try:
+        asked, key = RunSampler(run), new_key()
+    except LudusError as error:
+        say_json({"detail": str(error)})  # for the page
+        raise
     server = HttpServer(answers_app(asked, key), name="sampler", beside=asked.sweep, is_guarded=True)
     url = server.start("127.0.0.1", 0)
     try:

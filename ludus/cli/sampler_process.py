@@ -30,6 +30,7 @@ class SamplerProcess:
     """Answers for one run at a time, in a process that begins with the first question and ends with this one."""
 
     def __init__(self) -> None:
+        self._starting = asyncio.Lock()
         self._lock = threading.Lock()
         self._run: Path | None = None
         self._process: subprocess.Popen[str] | None = None
@@ -43,7 +44,8 @@ class SamplerProcess:
     async def answer(self, run: Path, question: Question) -> AsyncIterator[Json]:
         self._asked[run] += 1
         try:
-            address = await asyncio.to_thread(self._started, run)
+            async with self._starting:  # who waits here and is cancelled starts nothing
+                address = await asyncio.to_thread(self._started, run)
             headers = {"authorization": f"Bearer {address['key']}", "content-type": "application/json"}
             async with (
                 httpx.AsyncClient(trust_env=False, timeout=httpx.Timeout(None, connect=_STOP_S)) as client,
@@ -86,11 +88,13 @@ class SamplerProcess:
             self._process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, start_new_session=True)
             assert self._process.stdout is not None, "it was asked for"
             line = self._process.stdout.readline()
-            if not line.startswith("{"):
+            said = json.loads(line) if line.startswith("{") else {}
+            if "url" not in said:
                 self._end()
-                raise BackendError(f"nothing answers for {run.name!r}: its process said why where the page was started")
-            self._address = json.loads(line)
-            return self._address
+                why = said.get("detail", "its process said why where the page was started")
+                raise BackendError(f"nothing answers for {run.name!r}: {why}")
+            self._address = said
+            return said
 
     def _end(self) -> None:
         if self._process is None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -34,15 +33,11 @@ def run(tiny_model_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Pa
     return root / "run"
 
 
-def load(path: Path, overrides: Sequence[str]) -> Config:
-    return Config.load(path, overrides)
-
-
 def answers(run: Path, *questions: Question) -> list[list[dict[str, Any]]]:
     """The events of each question, asked one after the other."""
 
     async def ask() -> list[list[dict[str, Any]]]:
-        sampler = RunSampler(run, load)
+        sampler = RunSampler(run)
         try:
             return [[event async for event in sampler.answer(question)] for question in questions]
         finally:
@@ -63,7 +58,7 @@ def branch(run: Path, model: str, name: str = "b-00", *, turn: int = 1, edit: Ed
 def test_the_weights_of_a_step_are_those_that_sampled(run: Path) -> None:
     """Of the last step the model that the run has saved, bit for bit, though its checkpoint holds masters in fp32; an
     earlier step has others, and the base those of the beginning."""
-    sampler = RunSampler(run, load)
+    sampler = RunSampler(run)
     from ludus.loop.checkpoint import checkpoints
 
     found = {each.folder.name: each for each in checkpoints(run / "checkpoints")}
@@ -123,7 +118,7 @@ def test_a_chat_goes_on_and_is_kept(run: Path) -> None:
         return Question(session=f"chat-1-{model}", group="chat-1", model=model, messages=messages, max_tokens=5)
 
     async def talk() -> list[dict[str, Any]]:
-        sampler = RunSampler(run, load)
+        sampler = RunSampler(run)
         try:
             first = [[event async for event in sampler.answer(question(each, said))][-1] for each in ("base", "final")]
             again = (*said, Said(role="assistant", content=first[0]["text"]), Said(role="user", content="Lower."))
@@ -164,7 +159,7 @@ def test_one_process_writes_the_answers(run: Path) -> None:
     """A second one is told who has them."""
 
     async def both() -> None:
-        first, second = RunSampler(run, load), RunSampler(run, load)
+        first, second = RunSampler(run), RunSampler(run)
         try:
             assert [event async for event in first.answer(branch(run, "base", "h-00"))]
             with pytest.raises((UserError, AgentError), match="writing the run"):
@@ -174,3 +169,14 @@ def test_one_process_writes_the_answers(run: Path) -> None:
             await second.close()
 
     asyncio.run(both())
+
+
+def test_keys_of_other_versions_and_of_users_are_not_in_the_way(run: Path, tmp_path: Path) -> None:
+    """What models need is read; a configuration without it is named."""
+    for text in (f"model: {{path: {run / 'model'}, dtype: float32}}\nold: 1\nconfig_class: gone.Gone\n", "old: 1\n"):
+        (tmp_path / "config.yaml").write_text(text)
+        if "model" in text:
+            assert RunSampler(tmp_path)._settings("base", None).dtype == "float32"
+        else:
+            with pytest.raises(UserError, match="names no model"):
+                RunSampler(tmp_path)

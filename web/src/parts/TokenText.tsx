@@ -95,10 +95,11 @@ export function TokenText(props: {
   const first = Math.max(0, Math.floor((top - MARGIN) / LINE) - 6);
   const last = Math.min(lines.count - 1, Math.ceil((top + size.height) / LINE) + 6);
 
-  const seen = useRef(-1);
+  const seen = useRef("");
   useLayoutEffect(() => {
-    if (selected < 0 || selected === seen.current || selected >= loaded.tokens.length) return;
-    seen.current = selected;
+    const now = `${selected} ${size.columns}`;
+    if (selected < 0 || now === seen.current || selected >= loaded.tokens.length) return;
+    seen.current = now;
     const element = box.current!;
     const y = lines.lineOf(selected) * LINE + MARGIN;
     if (y < element.scrollTop || y + LINE > element.scrollTop + element.clientHeight)

@@ -208,9 +208,9 @@ function Answered(props: { run: Run; branch: Branch; at: number; sample: Sample;
 
 /** The tokens of an answer that is in the page already. */
 export function SampleTokens({ tokens }: { tokens: (Token & Alternatives)[] }) {
-  const [selected, setSelected] = useState(-1);
-  const [by, setBy] = useState("logprob");
   const prompt = tokens.findIndex((token) => token.kind === "sampled");
+  const [selected, setSelected] = useState(prompt); // the answer is what one looks for
+  const [by, setBy] = useState("logprob");
   const [loaded] = useState({
     tokens,
     total: tokens.length,
