@@ -44,6 +44,8 @@ class _Dumper(yaml.SafeDumper):
     """Quotes the texts that `_Loader` would read as numbers."""
 
 
+_MOST_VALUES = 1_000_000
+"""Of a text. A configuration has hundreds, and rows have files of their own; aliases of aliases are soon billions."""
 _SCIENTIFIC = re.compile(r"[-+]?(?:[0-9][0-9_]*\.?[0-9_]*|\.[0-9][0-9_]*)[eE][-+]?[0-9]+$")
 for _each in (_Loader, _Dumper):
     _each.add_implicit_resolver("tag:yaml.org,2002:float", _SCIENTIFIC, list("-+0123456789."))
@@ -244,11 +246,10 @@ def load_yaml(path: Path, what: str) -> Any:
     """The value in a file. what: what error messages call it. Raises UserError if it is missing, ConfigError if it is
     no YAML."""
     try:
-        return yaml.load(path.expanduser().read_text(encoding="utf-8"), Loader=_Loader)
+        text = path.expanduser().read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
         raise UserError(f"cannot read {what} {str(path)!r}: {error} (looked from {Path.cwd()})") from None
-    except yaml.YAMLError as error:
-        raise ConfigError(f"{path} is not valid YAML: {error}") from None
+    return _parsed(text, str(path))
 
 
 def read_yaml(path: Path) -> dict[str, Any]:
@@ -267,11 +268,35 @@ def parse_override(override: str) -> tuple[Path_, Any]:
     path = tuple(key.strip().split("."))
     if not sign or not all(path):
         raise ConfigError(f"override {override!r} must have the form key=value, such as rollout.retries=2")
+    return path, _parsed(text, f"override {override!r}: the value")
+
+
+def _parsed(text: str, where: str) -> Any:
+    """The value of a text. where: what error messages call it. Raises ConfigError for what is no YAML, or too much."""
     try:
         value = yaml.load(text, Loader=_Loader)
-    except yaml.YAMLError as error:
-        raise ConfigError(f"override {override!r}: the value is not valid YAML: {error}") from None
-    return path, value
+        num_values = _num_values(value, {})
+    except RecursionError:
+        raise ConfigError(f"{where} is not valid YAML: it is nested too deep") from None
+    except (yaml.YAMLError, ValueError) as error:  # a number of more digits than Python reads is the other
+        raise ConfigError(f"{where} is not valid YAML: {error}") from None
+    if num_values > _MOST_VALUES:
+        raise ConfigError(f"{where} would have {num_values:,} values with its aliases written out; leave aliases out")
+    return value
+
+
+def _num_values(value: Any, known: dict[int, int | None]) -> int:
+    """With aliases written out. known: by identity; None while it is counted. Raises ValueError if it is endless."""
+    if not isinstance(value, Mapping | list | tuple):
+        return 1
+    if id(value) not in known:
+        known[id(value)] = None
+        inside = value.values() if isinstance(value, Mapping) else value
+        known[id(value)] = 1 + sum(_num_values(each, known) for each in inside)
+    count = known[id(value)]
+    if count is None:
+        raise ValueError("an alias stands in what it names")
+    return count
 
 
 def with_value(data: Mapping[str, Any], path: Path_, value: Any, *, whole: str) -> dict[str, Any]:

@@ -120,8 +120,8 @@ BEYOND_SEAMS = {
             "runs.watch.* text.tokenizer processes.end_with_parent"
         ),
         "models of others are played and served": (
-            "agents.http_clients agents.thread episodes.graph episodes.recorder gateway.traffic http.server http.sse "
-            "http.tls processes.gather rollout.mixture rollout.playing rollout.subproc rollout.tasks "
+            "agents.http_clients agents.thread episodes.graph episodes.recorder gateway.traffic http.body http.server "
+            "http.sse http.tls processes.gather rollout.mixture rollout.playing rollout.subproc rollout.tasks "
             "runs.trackers.select"
         ),
         "what is fetched, submitted and examined": (

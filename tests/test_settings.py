@@ -100,6 +100,31 @@ def test_a_file_that_is_no_mapping_is_refused(tmp_path: Path, text: str | None, 
         load_settings(Outer, path)
 
 
+def aliases(levels: int) -> str:
+    nine = "".join(f"a{n}: &a{n} [{', '.join([f'*a{n - 1}'] * 9)}]\n" for n in range(1, levels))
+    return f"a0: &a0 [x, x, x, x, x, x, x, x, x]\n{nine}"
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        (aliases(12), r"would have 3[0-9,]+ values with its aliases written out"),
+        ("a: &a {b: *a}", "an alias stands in what it names"),
+        ("a: " + "[" * 20_000, "nested too deep"),
+        ("a: " + "1" * 5000, "not valid YAML: .*digits"),
+    ],
+    ids=["aliases of aliases", "an alias of itself", "lists in lists", "digits"],
+)
+def test_a_text_that_is_too_much_is_refused(tmp_path: Path, text: str, message: str) -> None:
+    """Before anything is made of it; what a few aliases share is well."""
+    path = tmp_path / "run.yaml"
+    path.write_text(text)
+    with pytest.raises(ConfigError, match=message):
+        read_yaml(path)
+    path.write_text(aliases(3))
+    assert len(read_yaml(path)["a2"]) == 9
+
+
 def test_is_set_tells_a_change_from_a_mention() -> None:
     """A key counts as set when its value was given and differs from the default."""
     assert Outer(other=Inner(rank=4)).is_set("other")

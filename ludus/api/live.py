@@ -21,6 +21,7 @@ from rich.text import Text
 from ludus.loop.observer import Observer, RunSummary
 from ludus.runs.failures import Failure, failure_lines
 from ludus.runs.metrics import Metrics
+from ludus.runs.view import printable
 
 _BLOCKS = "▁▂▃▄▅▆▇█"
 _SPARK_WIDTH = 48
@@ -130,7 +131,8 @@ class PlainLines(Progress):
         for failure in failures:
             if failure.first not in self._told:
                 self._told.add(failure.first)
-                self._line(f"an episode ended badly, {failure.outcome}, {failure.first}: {failure.trace.strip()}")
+                trace = printable(failure.trace.strip())
+                self._line(f"an episode ended badly, {failure.outcome}, {failure.first}: {trace}")
 
     def on_end(self, summary: RunSummary) -> None:
         self._line(f"done: {summary.steps} steps in {duration(summary.train_seconds)} ({summary.stopped_by})")
@@ -174,7 +176,7 @@ class LivePanel(Progress):
         self._failures = summary.failures
         self.stop()
         if summary.failures:  # behind the last panel, where there is room for it
-            self._live.console.print(Text(summary.failures[0].trace.strip(), style="dim"))
+            self._live.console.print(Text(printable(summary.failures[0].trace.strip()), style="dim"))
 
     def stop(self) -> None:
         """Leave the terminal as it was; the last panel stays. Stopping twice is allowed."""

@@ -71,11 +71,13 @@ def read_file(path: Path, key: str) -> Sequence[Row]:
     except OSError as error:
         where = f"(looked from {Path.cwd()})"
         raise UserError(f"{key}: cannot read the file {str(path)!r}: {error.strerror} {where}") from None
+    except UnicodeDecodeError as error:
+        raise UserError(f"{key}: {str(path)!r} is no text in UTF-8: {error.reason} at byte {error.start:,}") from None
 
 
 def _read_jsonl(path: Path) -> Sequence[Row]:
     rows = []
-    for number, line in enumerate(_text(path).splitlines(), start=1):
+    for number, line in enumerate(_text(path).split("\n"), start=1):
         if line.strip():
             row = parse_json(line, f"line {number} of {str(path)!r}")
             if not isinstance(row, Mapping):
@@ -117,7 +119,9 @@ def parse_json(text: str, where: str) -> Any:
     """The value of a text. where: what error messages call it. Raises UserError if it is no JSON."""
     try:
         return json.loads(text)
-    except json.JSONDecodeError as error:
+    except RecursionError:
+        raise UserError(f"{where} is not valid JSON: it is nested too deep") from None
+    except ValueError as error:  # also a number of more digits than Python reads
         raise UserError(f"{where} is not valid JSON: {error}") from None
 
 

@@ -20,6 +20,7 @@ from rich.text import Text
 
 from ludus.api.live import duration
 from ludus.cli.console import plain_table
+from ludus.runs.view import printable
 from ludus.runs.watch.folder import RunsFolder
 from ludus.runs.watch.query import EpisodeQuery
 from ludus.runs.watch.run import WatchedRun
@@ -157,7 +158,8 @@ def _episodes(run: WatchedRun) -> Table:
     table = plain_table("episode", "outcome", "reward", "turns", "tokens", "", right=("reward", "turns", "tokens"))
     for each in found["episodes"]:
         reward = "" if each["reward"] is None else f"{each['reward']:.3f}"
-        text = Text(each["reason"] or each["first_text"] or "", style="dim", no_wrap=True, overflow="ellipsis")
+        said = printable(each["reason"] or each["first_text"] or "")
+        text = Text(said, style="dim", no_wrap=True, overflow="ellipsis")
         numbers = (reward, str(each["num_turns"]), str(each["num_tokens"]))
         table.add_row(Text(each["id"]), Text(each["outcome"]), *numbers, text)
     return table

@@ -29,6 +29,7 @@ from ludus.episodes.limits import NO_LIMITS, Limits
 from ludus.errors import AgentError, BackendError
 from ludus.gateway.dialects.base import error_reply
 from ludus.gateway.dialects.chat.dialect import CHAT
+from ludus.http.body import read_body
 from ludus.http.server import HttpServer
 from ludus.http.sse import DONE, whole_data
 from ludus.types import Message, Sampled, Sampling
@@ -145,7 +146,7 @@ class RecordingProxy:
         session = self._open.get(request.path_params["secret"])
         if session is None:
             raise AgentError("this episode has ended", status=httpx.codes.UNAUTHORIZED, code="session_closed")
-        body = await request.body()
+        body = await read_body(request)
         if request.method != "POST" or request.path_params["rest"] != _CHAT_PATH:
             return _relayed(await self._send(request, body), lambda _: None)
         session.begin_call()

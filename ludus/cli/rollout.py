@@ -24,7 +24,7 @@ from ludus.cli.options import Model, Overrides
 from ludus.cli.turns import TurnRow, rows_of_group
 from ludus.compat.config import Config, load_config
 from ludus.models.resolve import resolve_model
-from ludus.runs.view import Decode
+from ludus.runs.view import Decode, printable
 from ludus.text.tokenizer import Tokenizer
 from ludus.types import Episode, Group
 
@@ -122,7 +122,7 @@ def _table(episode: Episode, turns: Sequence[TurnRow]) -> Table:
         *columns,
         title=f"[bold]{episode.id}[/]  {episode.outcome.kind}  {reward}{metrics}",
         title_justify="left",
-        caption=Text(episode.outcome.reason) if episode.outcome.reason else None,
+        caption=Text(printable(episode.outcome.reason)) if episode.outcome.reason else None,
         caption_justify="left",
         header_style="dim",
         border_style="dim",
@@ -133,7 +133,7 @@ def _table(episode: Episode, turns: Sequence[TurnRow]) -> Table:
     for turn in turns:
         table.add_row(str(turn.number), _reply(turn), *_cells(turn))
         if turn.note:
-            table.add_row("", Text(turn.note, style="dim italic"))
+            table.add_row("", Text(printable(turn.note), style="dim italic"))
     return table
 
 
@@ -145,11 +145,11 @@ def _cells(turn: TurnRow) -> Iterator[str]:
 
 def _reply(turn: TurnRow) -> Text:
     if not turn.tokens:
-        return Text(turn.reply[:_MAX_REPLY_CHARS])
+        return Text(printable(turn.reply[:_MAX_REPLY_CHARS]))
     text = Text()
     for token in turn.tokens:
         shade = next(style for least, style in _SHADES if token.probability >= least)
-        text.append(token.text.replace("\n", "⏎"), style=shade)
+        text.append(printable(token.text.replace("\n", "⏎")), style=shade)
     text.truncate(_MAX_REPLY_CHARS, overflow="ellipsis")
     return text
 

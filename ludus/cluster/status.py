@@ -86,7 +86,7 @@ def read_status(folder: Path) -> RunStatus | None:
     try:
         content = json.loads(text)
         return RunStatus(HeadView(**content["head"]), [RoleView(**role) for role in content["roles"]])
-    except (ValueError, KeyError, TypeError):
+    except (ValueError, KeyError, TypeError, RecursionError):
         raise _DamagedError(
             f"{folder / NAME} is damaged: which processes the run has is not known. If none lives any more, remove it"
         ) from None

@@ -234,7 +234,7 @@ def _read(folder: Path) -> Checkpoint:
         raise _UnreadableError(f"{_PROGRESS} is missing") from None
     except OSError as error:
         raise _UnreadableError(f"{_PROGRESS} cannot be read: {error.strerror or error}") from None
-    except (ValueError, KeyError, TypeError):
+    except (ValueError, KeyError, TypeError, RecursionError):
         raise _UnreadableError(f"{_PROGRESS} does not hold what was written") from None
     values["unconsumed"] = tuple(values["unconsumed"])
     values["ledger"] = Ledger(**values["ledger"])

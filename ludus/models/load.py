@@ -18,7 +18,7 @@ from typing import Any, Protocol, cast
 
 import peft
 import torch
-from safetensors import safe_open
+from safetensors import SafetensorError, safe_open
 from torch import Tensor
 from torch.nn import Parameter
 from transformers import AutoConfig, AutoModelForCausalLM, PretrainedConfig, PreTrainedModel
@@ -164,6 +164,8 @@ def load_model(settings: ModelSettings, *, seed: int = 0, is_mapped: bool = Fals
     module = _load_module(base_folder, described, getattr(torch, settings.dtype)).to("cpu" if is_mapped else device)
     adapter = None
     if base is not None:
+        if not any(any(folder.glob(pattern)) for pattern in _ADAPTER_FILES):
+            raise UserError(f"{folder} holds no {ADAPTER_FILE}; other files of weights are pickles, and are not read")
         with quiet():
             adapter = peft.PeftModel.from_pretrained(module, folder, is_trainable=True, autocast_adapter_dtype=False)
     elif settings.lora is not None:
@@ -252,9 +254,12 @@ def read_trainable(model: LoadedModel, folder: Path, rows: Callable[[int], slice
 
 def _read_config(folder: Path) -> Any:
     try:
-        return AutoConfig.from_pretrained(folder, local_files_only=True)
-    except (ValueError, KeyError) as error:
+        # code that lies beside a model is never run, and nobody is asked whether it may
+        return AutoConfig.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
+    except (OSError, ValueError, KeyError) as error:
         raise UserError(f"transformers does not know the model in {folder}: {error}") from error
+    except RecursionError:
+        raise UserError(f"{folder / 'config.json'} is nested too deep to be a model's") from None
 
 
 def _load_module(folder: Path, described: PretrainedConfig, dtype: torch.dtype) -> PreTrainedModel:
@@ -270,10 +275,12 @@ def _load_module(folder: Path, described: PretrainedConfig, dtype: torch.dtype) 
                 dtype=dtype,
                 attn_implementation=ATTENTION_NAME,
                 local_files_only=True,
+                trust_remote_code=False,
+                use_safetensors=True,  # other files are pickles
                 output_loading_info=True,
                 **options,
             )
-    except (OSError, ValueError, KeyError, ImportError) as error:
+    except (OSError, ValueError, KeyError, ImportError, SafetensorError) as error:
         raise UserError(f"could not load the model in {folder}: {error}") from error
     if text is not described:
         vars(module).pop("_weight_conversions", None)  # it is saved as a model of text, under names of its own

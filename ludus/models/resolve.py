@@ -92,11 +92,17 @@ def base_reference(ref: str, folder: Path) -> str:
 
 
 def adapter_base(folder: Path) -> str | None:
-    """What a LoRA adapter's folder names as its base model; None if the folder holds a whole model."""
+    """What a LoRA adapter's folder names as its base model; None if the folder holds a whole model.
+
+    Raises UserError for an adapter that cannot be read.
+    """
     file = folder / "adapter_config.json"
     if (folder / "config.json").is_file() or not file.is_file():
         return None
-    return str(json.loads(file.read_text())["base_model_name_or_path"])
+    try:
+        return str(json.loads(file.read_text(encoding="utf-8"))["base_model_name_or_path"])
+    except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
+        raise UserError(f"{file} does not name the model that the adapter is of: {error!r}; save it again") from None
 
 
 def _check_folder(folder: Path) -> None:

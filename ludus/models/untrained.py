@@ -49,6 +49,6 @@ def _read_config(file: Path) -> Any:
     if not file.is_file():
         raise UserError(f"no configuration {file}; name a file such as the config.json of a model")
     try:
-        return AutoConfig.from_pretrained(file, local_files_only=True)
+        return AutoConfig.from_pretrained(file, local_files_only=True, trust_remote_code=False)
     except (OSError, ValueError, KeyError) as error:
         raise UserError(f"{file} is no configuration that transformers knows: {error}") from error

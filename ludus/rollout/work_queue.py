@@ -21,12 +21,15 @@ from typing import TypeVar
 from starlette.requests import Request
 from starlette.responses import Response
 
+from ludus.http.body import read_body
 from ludus.rollout.wire import AssignmentBody, ReportBody, TakeBody, TakenBody, whole_text
 
 T = TypeVar("T")
 SERVICE = "rollout"
 TAKE_S = 15.0
 """A worker that asks is answered after so long even if there is nothing for it: so it is known to be alive."""
+MAX_REPORT_BYTES = 2**30
+"""Of an episode of the longest context with the rivals of every token; the head holds it in memory."""
 Worker = tuple[int, int]
 """Number and start of a worker's process."""
 
@@ -121,7 +124,7 @@ class WorkQueue:
 
     async def answer(self, request: Request, index: int) -> Response:
         """The request of the worker of this number, which speaks for no other."""
-        rest, body = request.path_params["rest"], await request.body()
+        rest, body = request.path_params["rest"], await read_body(request, MAX_REPORT_BYTES)
         try:
             if rest == "take":
                 asked = TakeBody.of_json(body)

@@ -16,6 +16,7 @@ from typing import Any, Generic, TypeVar
 
 import msgspec
 
+from ludus.errors import UserError
 from ludus.types import Episode, Message, Node, SessionRecord, Span, ToolSpec, Turn
 
 Item = TypeVar("Item")
@@ -24,6 +25,10 @@ KindT = TypeVar("KindT")
 FORMAT = 4
 """Version of this layout; a run folder of another one is refused by name."""
 _NOTHING = Message("user")
+_MOST_DEPTH = 200
+"""As deep as the JSON that servers take; deeper values exhaust the stacks of who reads them."""
+_MOST_BITS = 14_000
+"""Some 4,200 digits: Python writes and reads no more than 4,300."""
 
 
 class Piece(msgspec.Struct, array_like=True):
@@ -68,13 +73,16 @@ def encode_episode(episode: Episode) -> bytes:
 
 
 def decode_episode(data: bytes) -> Episode:
-    """The episode that `encode_episode` was given."""
-    stored = from_bytes(data, _Stored)
-    reader = SessionReader(stored.episode.session.id)
-    for piece in stored.pieces:
-        reader.read(piece)
-    reader.add(stored.nodes)
-    return replace(stored.episode, session=reader.record(), spans=tuple(Span(**span) for span in stored.spans))
+    """The episode that `encode_episode` was given. Raises UserError for anything else."""
+    try:
+        stored = from_bytes(data, _Stored)
+        reader = SessionReader(stored.episode.session.id)
+        for piece in stored.pieces:
+            reader.read(piece)
+        reader.add(stored.nodes)
+        return replace(stored.episode, session=reader.record(), spans=tuple(Span(**span) for span in stored.spans))
+    except (ValueError, LookupError, TypeError) as error:
+        raise UserError(f"a record of an episode is none that Ludus writes: {error}") from None
 
 
 class SessionWriter:
@@ -178,10 +186,13 @@ def to_bytes(value: msgspec.Struct) -> bytes:
 
 
 def from_bytes(data: bytes, kind: type[KindT]) -> KindT:
-    """What `to_bytes` was given. Raises ValueError if the bytes are not whole."""
-    if data.startswith(b"["):  # no list of MessagePack begins so
-        return msgspec.convert(json.loads(data), kind)
-    return msgspec.msgpack.decode(data, type=kind)
+    """What `to_bytes` was given. Raises ValueError for anything else."""
+    try:
+        if data.startswith(b"["):  # no list of MessagePack begins so
+            return msgspec.convert(json.loads(data), kind)
+        return msgspec.msgpack.decode(data, type=kind)
+    except (msgspec.MsgspecError, RecursionError) as error:
+        raise ValueError(f"these bytes hold no {kind.__name__}: {error}") from None
 
 
 def span_fields(span: Span) -> dict[str, Any]:
@@ -189,16 +200,21 @@ def span_fields(span: Span) -> dict[str, Any]:
     return {each.name: plain(getattr(span, each.name)) for each in fields(span)}
 
 
-def plain(value: object) -> Any:
-    """`value` in JSON's words: arrays become lists, what JSON does not know its repr, so that no episode is lost."""
+def plain(value: object, depth: int = 0) -> Any:
+    """`value` in JSON's words, so that no episode is lost: arrays become lists, what JSON does not know its repr,
+    what is nested too deep an ellipsis, a number that Python does not write in digits its hexadecimal ones."""
+    if type(value) is int and value.bit_length() > _MOST_BITS:
+        return hex(value)
     if value is None or type(value) in (str, int, float, bool):
         return value
+    if depth > _MOST_DEPTH:
+        return "…"
     if isinstance(value, str | int | float):  # of a class of its own, such as numpy's float64
         return json.loads(json.dumps(value))
     if isinstance(value, Mapping):
-        return {str(key): plain(item) for key, item in value.items()}
+        return {str(key): plain(item, depth + 1) for key, item in value.items()}
     if isinstance(value, list | tuple | set | frozenset):
-        return [plain(item) for item in value]
+        return [plain(item, depth + 1) for item in value]
     to_list = getattr(value, "tolist", None)  # numpy and torch, which this layer does not import
     return plain(to_list()) if callable(to_list) else repr(value)
 

@@ -9,6 +9,7 @@ import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
+from ludus.runs.view import printable
 from ludus.types import Episode, OutcomeKind
 
 KINDS: tuple[OutcomeKind, ...] = ("failed", "timeout", "lost")
@@ -79,7 +80,7 @@ def failure_lines(failures: Sequence[Failure], *, num_episodes: int | None = Non
     if not failures:
         return []
     total, of = sum(each.count for each in failures), "" if num_episodes is None else f" of {num_episodes:,}"
-    return [f"{total:,}{of} episodes ended badly:", *(f"  {each}" for each in failures)]
+    return [f"{total:,}{of} episodes ended badly:", *(f"  {printable(str(each))}" for each in failures)]
 
 
 def line_of(reason: str) -> str:

@@ -65,7 +65,7 @@ def read_summary(folder: Path) -> dict[str, Any] | None:
         values = json.loads(path.read_bytes())
     except FileNotFoundError:
         return None
-    except (OSError, ValueError):
+    except (OSError, ValueError, RecursionError):
         values = None
     if not (isinstance(values, dict) and "ledger" in values):
         raise UserError(f"{path.name} is damaged: it is not the summary of a run")
@@ -116,5 +116,5 @@ def metrics_of(line: bytes) -> tuple[int, dict[str, float]] | None:
     try:
         values = json.loads(line)
         return int(values.pop("step")), {name: float(each) for name, each in values.items()}
-    except (ValueError, KeyError, TypeError, AttributeError):
+    except (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError):
         return None

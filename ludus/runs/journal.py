@@ -222,10 +222,11 @@ def discard(paths: Sequence[Path]) -> None:
 
 def _entries(path: Path) -> Iterator[_Entry | None]:
     """Those in the segment; None in place of one that is not as it was written, or was cut short."""
+    size = path.stat().st_size  # a length that is damaged may be any
     with path.open("rb") as file:
         while length := file.read(_NUMBER_BYTES):
             checksum = file.read(_NUMBER_BYTES)
-            content = file.read(int.from_bytes(length))
+            content = file.read(min(int.from_bytes(length), size))
             is_whole = len(checksum) == _NUMBER_BYTES and zlib.crc32(content) == int.from_bytes(checksum)
             yield from_bytes(content, _Entry) if is_whole else None
 

@@ -100,11 +100,17 @@ class FinishedEpisode:
 
 def row_of(episode: Episode, finished: FinishedEpisode) -> tuple[object, ...]:
     """Values for INSERT."""
+    # SQLite takes no half of a surrogate pair, which a row may have in its id; the record keeps it as it is.
+    own, group, task = (_whole(name) for name in (episode.id, episode.group_id, episode.task_id))
     return (
-        *(episode.id, finished.step, episode.group_id, episode.task_id, episode.is_eval, episode.outcome.kind),
+        *(own, finished.step, group, task, episode.is_eval, episode.outcome.kind),
         *(episode.reward, len(episode.session.turns), episode.session.num_sampled_tokens, episode.finished_at),
         *(finished.record, zlib.crc32(finished.record)),
     )
+
+
+def _whole(text: str) -> str:
+    return text.encode(errors="replace").decode()
 
 
 def open_records(folder: Path, *, is_begun: bool, reads_only: bool = False, checks: bool = True) -> Records:

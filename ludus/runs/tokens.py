@@ -133,10 +133,13 @@ def read_tokens(folder: Path, step: int) -> StepTokens | None:
             f"{FOLDER}/{path.name} was written by another version of Ludus: it has the format {content[4]}, this "
             f"version reads {_FORMAT}. Read it with the version that wrote it"
         )
-    stored = msgspec.msgpack.decode(content[5:], type=_Stored)
-    columns: dict[str, Sequence[float]] = {name: _numbers(data) for name, data in stored.columns.items()}
-    for name in ("weight", "loss"):
-        columns[name] = array("d", (each / stored.num_minibatches for each in columns[name]))
+    try:
+        stored = msgspec.msgpack.decode(content[5:], type=_Stored)
+        columns: dict[str, Sequence[float]] = {name: _numbers(data) for name, data in stored.columns.items()}
+        for name in ("weight", "loss"):
+            columns[name] = array("d", (each / stored.num_minibatches for each in columns[name]))
+    except (msgspec.MsgspecError, RecursionError, zlib.error, ValueError, KeyError, ZeroDivisionError) as error:
+        raise UserError(f"{FOLDER}/{path.name} holds what no step writes: {error}") from None
     return StepTokens(stored.step, stored.turns, columns, stored.places)
 
 

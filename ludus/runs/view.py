@@ -6,6 +6,7 @@ Knows: the records of `ludus.types`, a function that turns ids into text.  Knows
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -13,8 +14,15 @@ from ludus.types import Episode, Message, Turn
 
 Decode = Callable[[Sequence[int]], str]
 
+# What terminals obey, of the text of a model; lines and tabs stay.
+_CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
 _LOOK_BACK = 4
 """Ids decoded together with a token: enough for a character of 4 bytes, and for decoders that strip a first space."""
+
+
+def printable(text: str) -> str:
+    """The text as a terminal shows it, whoever wrote it: what would move its cursor or change its title is spelled."""
+    return _CONTROL.sub(lambda found: f"\\x{ord(found[0]):02x}", text)
 
 
 @dataclass(frozen=True, slots=True)

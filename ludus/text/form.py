@@ -125,5 +125,5 @@ def json_or_text(text: str) -> object:
     """The value that `text` is in JSON; `text` itself if it is none."""
     try:
         return json.loads(text)
-    except ValueError:
+    except (ValueError, RecursionError):
         return text

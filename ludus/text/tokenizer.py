@@ -143,7 +143,7 @@ def _read_json(path: Path) -> dict[str, Any]:
         return {}
     try:
         value = json.loads(path.read_text(encoding="utf-8"))
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise UserError(f"Cannot read {str(path)!r}, which is no JSON: {error}. Save the model again.") from error
     return value if isinstance(value, dict) else {}
 

@@ -12,6 +12,7 @@ checkpoint, on as many ranks as there are then.
 
 from __future__ import annotations
 
+import logging
 import threading
 from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
@@ -36,6 +37,8 @@ from ludus.trainer.group import TorchRanks, is_connection_lost
 from ludus.trainer.settings import TrainerSettings
 from ludus.trainer.step import ModelTrainer, OnTokens
 from ludus.trainer.wire import rows_from_json, rows_to_json
+
+logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
 # Nobody waits for another one in these, so who cannot do it says so and goes on.
@@ -193,8 +196,17 @@ class ShardedTrainer:
             self._is_closed = True
             if self._failure is None:
                 for rank in range(1, self._ranks.size):
-                    self._ranks.send(rank, {"do": _END})
+                    self._end(rank)
             self._ranks.close()
+
+    def _end(self, rank: int) -> None:
+        """One that was lost meanwhile has ended."""
+        try:
+            self._ranks.send(rank, {"do": _END})
+        except RuntimeError as error:
+            if not is_connection_lost(error):
+                raise
+            logger.warning("rank %d of the trainer had ended before it was told to; its log says why", rank)
 
     def _command(
         self, what: str, how: dict[str, Any] | None = None, own: Sequence[dict[str, Any]] | None = None
@@ -215,9 +227,10 @@ class ShardedTrainer:
                     self._failure = f"the trainer's ranks are out of step after {what!r} failed: {error}"
                 raise
             except RuntimeError as error:
+                why = "the connection to one of them was lost, and its log says why"
                 self._failure = (
-                    f"training over {self._ranks.size} ranks failed in {what!r}: {error}. Either this process failed, "
-                    "or another one was lost, and its log says why; the run goes on from its last checkpoint"
+                    f"training over {self._ranks.size} ranks failed in {what!r}: "
+                    f"{why if is_connection_lost(error) else error}; the run goes on from its last checkpoint"
                 )
                 raise BackendError(self._failure) from error
             except BaseException as error:

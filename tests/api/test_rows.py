@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -89,6 +90,8 @@ def test_what_has_no_rows_is_named(source: Any, message: str) -> None:
     [
         ("rows.jsonl", '{"n": 1}\n{"n": \n', "line 2 of .*rows.jsonl.* is not valid JSON"),
         ("rows.jsonl", '{"n": 1}\n[2]\n', "line 2 of .*rows.jsonl.* must be a JSON object"),
+        ("rows.jsonl", '{"n": 1}\n{"n": ' + "[" * 100_000, "line 2 of .*rows.jsonl.* nested too deep"),
+        ("rows.jsonl", '{"n": ' + "1" * 5000 + "}", "line 1 of .*rows.jsonl.* is not valid JSON.*digits"),
         ("rows.json", '{"n": 1}', "must hold a JSON array of objects, but holds a dict"),
     ],
 )
@@ -97,3 +100,17 @@ def test_broken_files_are_named_with_the_line(tmp_path: Path, name: str, text: s
     (tmp_path / name).write_text(text)
     with pytest.raises(UserError, match=message):
         load_rows(tmp_path / name)
+
+
+def test_a_file_that_is_no_text_is_named(tmp_path: Path) -> None:
+    """With the byte that is none."""
+    (tmp_path / "rows.jsonl").write_bytes(b'{"n": 1}\n\xff')
+    with pytest.raises(UserError, match=r"rows.jsonl.* is no text in UTF-8: .* at byte 9"):
+        load_rows(tmp_path / "rows.jsonl")
+
+
+def test_only_a_line_feed_ends_a_row(tmp_path: Path) -> None:
+    """Texts may have separators of lines in them, which JSON does not escape."""
+    row = {"n": "a\u2028b\u2029c\x85d"}
+    (tmp_path / "rows.jsonl").write_text("\r\n".join([json.dumps(row, ensure_ascii=False)] * 2), encoding="utf-8")
+    assert [*load_rows(tmp_path / "rows.jsonl")] == [row, row]

@@ -81,3 +81,11 @@ def test_errors_of_the_model_reach_the_agent(proxy: RecordingProxy) -> None:
     assert httpx.get(f"{base_url}/models").status_code == 200
     assert proxy.close(base_url).graph.snapshot().turns == ()
     assert httpx.get(f"{base_url}/models").status_code == 401
+
+
+def test_a_body_without_end_is_refused(proxy: RecordingProxy) -> None:
+    """It is not held in memory, and nothing of it is passed on."""
+    base_url = proxy.open()
+    answer = httpx.post(f"{base_url}/chat/completions", content=(b" " * 2**20 for _ in range(65)))
+    assert (answer.status_code, answer.json()["error"]["code"]) == (413, "request_too_large")
+    assert proxy.close(base_url).graph.snapshot().turns == ()

@@ -8,7 +8,8 @@ import pytest
 
 from ludus.agents.adapter import EpisodeInfo
 from ludus.episodes.reward import Result
-from ludus.errors import UserError
+from ludus.errors import AgentError, UserError
+from ludus.rollout import work_queue as work_queue_module
 from ludus.rollout.remote import AgentName
 from ludus.rollout.wire import ReportBody, TakenBody, assignment_body, from_wire, to_wire
 from ludus.rollout.work_queue import WorkQueue
@@ -21,8 +22,8 @@ class Asked:
         self.path_params = {"rest": path}
         self._body = json.dumps(body).encode()
 
-    async def body(self):
-        return self._body
+    async def stream(self):
+        yield self._body
 
 
 def assignment(name):
@@ -157,6 +158,14 @@ def test_what_is_no_report_is_refused():
 
     for answer in asyncio.run(main()):
         assert answer.status_code == 400 and b"index" in answer.body
+
+
+def test_what_no_episode_weighs_is_refused(monkeypatch):
+    """Before it is read to its end."""
+    monkeypatch.setattr(work_queue_module, "MAX_REPORT_BYTES", 100)
+    with pytest.raises(AgentError, match="more than 100 bytes") as refused:
+        asyncio.run(WorkQueue().answer(Asked("end", value="x" * 100), 0))
+    assert refused.value.status == 413
 
 
 def test_what_is_called_off_ends_at_the_worker():

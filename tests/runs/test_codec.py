@@ -7,9 +7,12 @@ import signal
 import threading
 from collections.abc import Callable
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
+import pytest
 
+from ludus.errors import UserError
 from ludus.runs.codec import decode_episode, encode_episode
 from ludus.types import Episode, Span
 
@@ -37,6 +40,26 @@ def test_what_messagepack_cannot_hold_is_kept_too(make_episode: Callable[..., Ep
         assert decode_episode(encode_episode(make_episode(1, metadata=values))).metadata == values
     for values in ({"nan": math.nan}, {"nan": math.nan, "half": "\ud83d"}):
         assert math.isnan(decode_episode(encode_episode(make_episode(1, metadata=values))).metadata["nan"])
+
+
+def test_what_has_no_end_is_cut_short(make_episode: Callable[..., Episode]) -> None:
+    """Values that hold themselves, that are nested for ever, integers of thousands of digits: the episode is kept."""
+    deep: Any = "inside"
+    for _ in range(5000):
+        deep = {"a": [deep]}
+    circle: dict[str, Any] = {}
+    circle["again"] = circle
+    kept = decode_episode(encode_episode(make_episode(1, metadata={"big": 10**5000, "deep": deep, "circle": circle})))
+    assert kept.metadata["big"] == hex(10**5000)
+    assert "…" in repr(kept.metadata["deep"]) and "inside" not in repr(kept.metadata["deep"])
+    assert repr(kept.metadata["circle"]).count("again") == 200
+
+
+def test_what_is_no_record_is_said() -> None:
+    """Other bytes, other kinds and lists without end are an error of the user's files."""
+    for content in (b"", b"\x91" * 100_000, b"[" * 100_000, b"\xdd\xff\xff\xff\xff", b"\x80", b'["a"]'):
+        with pytest.raises(UserError, match="none that Ludus writes"):
+            decode_episode(content)
 
 
 def test_numbers_of_foreign_classes_are_numbers(make_episode: Callable[..., Episode]) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
-from ludus.runs.view import view_tokens, view_turns
+from ludus.runs.view import printable, view_tokens, view_turns
 from ludus.types import Episode, Message, Sampled
 
 
@@ -59,3 +59,9 @@ def test_broken_text_at_the_end_is_shown(make_episode: Callable[..., Episode]) -
     turn = make_episode(1).session.turns[0]
     turn = replace(turn, sampled=Sampled((104, 0xE2), (-0.5, -0.5), (0, 0), "length"))
     assert [token.text for token in view_tokens(turn, _utf8)] == ["h", "\ufffd"]
+
+
+def test_a_terminal_obeys_nothing_that_was_said() -> None:
+    """Lines, tabs and letters of any kind stay; what moves a cursor, rings or changes a title is spelled."""
+    assert printable("a\tb\nü😀\u202e") == "a\tb\nü😀\u202e"
+    assert printable("\x1b[2J\x07\r\x9b1m\x7f") == "\\x1b[2J\\x07\\x0d\\x9b1m\\x7f"

@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from dataclasses import asdict, replace
 from itertools import accumulate
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, ClassVar, cast
 
 import peft
 import pytest
@@ -424,6 +424,27 @@ def test_a_rank_that_is_left_alone_ends_with_one_sentence() -> None:
         follow_commands(cast(Any, None), cast(Any, Alone()))
 
 
+def test_a_rank_that_was_lost_needs_no_end(caplog: pytest.LogCaptureFixture) -> None:
+    """Who closes the trainer of a run that ends for another reason hears of it, and the reason stays the reason."""
+
+    class Lost:
+        size = 3
+        is_closed = False
+        told: ClassVar[list[int]] = []
+
+        def send(self, rank: int, value: Any) -> None:
+            self.told.append(rank)
+            if rank == 1:
+                raise RuntimeError("[/gloo/transport/tcp/pair.cc:553] Connection closed by peer [127.0.0.1]:32159")
+
+        def close(self) -> None:
+            self.is_closed = True
+
+    ranks = Lost()
+    ShardedTrainer(cast(Any, None), cast(Any, ranks)).close()
+    assert ranks.is_closed and ranks.told == [1, 2] and "rank 1 of the trainer had ended" in caplog.text
+
+
 def test_what_cannot_be_done_is_refused_by_all(team: Team, tiny_model_folder: Path, tmp_path: Path) -> None:
     """A checkpoint that is not there, or not whole, is named, and training goes on."""
     with sharded(team, tiny_model_folder, 2) as trainer:
@@ -447,8 +468,9 @@ def test_a_lost_rank_ends_the_training(team: Team, tiny_model_folder: Path) -> N
         lost = team.processes.pop(0)
         lost.kill()
         lost.communicate()
-        with pytest.raises(BackendError, match=r"over 2 ranks failed in .train.*last checkpoint"):
+        with pytest.raises(BackendError, match=r"over 2 ranks failed in .train.*last checkpoint") as failed:
             trainer.train_batch(batch())
+        assert "gloo" not in str(failed.value)
         with pytest.raises(BackendError, match="was lost"):
             trainer.save(tiny_model_folder)
 

@@ -122,7 +122,7 @@ def _from_json(text: str, space: Any) -> Any:
     """The action of a space of several numbers. Raises ValueError where the text holds none of it."""
     try:
         value = json.loads(text[text.index("[") : text.rindex("]") + 1])
-    except ValueError:
+    except (ValueError, RecursionError):
         raise ValueError(f"That is no action. Write it as JSON, a list of numbers of {space}.") from None
     if isinstance(value, list) and getattr(space, "dtype", None) is not None:
         value = importlib.import_module("numpy").asarray(value, dtype=space.dtype)

@@ -202,7 +202,7 @@ def _arguments(call: ToolCall, spec: ToolSpec) -> dict[str, Any]:
     """The arguments of the call. Raises ToolError if they are no JSON object, or one is missing or unknown."""
     try:
         arguments = json.loads(call.arguments or "{}")
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         logger.warning("%s %s: %.200s", UNDECODED, call.name, call.arguments)
         raise ToolError(f"{UNDECODED}: the arguments of {call.name!r} are no JSON: {error}") from None
     if not isinstance(arguments, dict):

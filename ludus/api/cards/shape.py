@@ -47,8 +47,13 @@ class ModelShape:
     @classmethod
     def read(cls, folder: Path) -> Self:
         """Of the model in `folder`. Raises UserError if its configuration says too little, or is one of experts."""
-        values = json.loads((folder / "config.json").read_text(encoding="utf-8"))
-        return cls.of(values, num_weights=_num_saved(folder))
+        try:
+            values = json.loads((folder / "config.json").read_text(encoding="utf-8"))
+            return cls.of(values, num_weights=_num_saved(folder))
+        except (OSError, ValueError, AttributeError, RecursionError) as error:
+            if isinstance(error, UserError):
+                raise
+            raise UserError(f"the model in {folder} cannot be read: {error}; save it again") from None
 
     @classmethod
     def of(cls, values: Mapping[str, Any], *, num_weights: int | None = None) -> Self:
@@ -114,6 +119,9 @@ def _num_saved(folder: Path) -> int | None:
     total = 0
     for path in folder.glob("*.safetensors"):
         with path.open("rb") as file:
-            header = json.loads(file.read(int.from_bytes(file.read(_LENGTH_BYTES), "little")))
+            length = int.from_bytes(file.read(_LENGTH_BYTES), "little")
+            if length > path.stat().st_size:
+                raise UserError(f"{path} is no file of safetensors: it is shorter than its header; save it again")
+            header = json.loads(file.read(length))
         total += sum(prod(each["shape"]) for name, each in header.items() if name != "__metadata__")
     return total or None

@@ -58,7 +58,7 @@ class Position:
     @classmethod
     def read(cls, path: Path) -> Position:
         """Where nothing is kept, or what is kept cannot be read: from the beginning."""
-        with contextlib.suppress(OSError, ValueError, TypeError):
+        with contextlib.suppress(OSError, ValueError, TypeError, RecursionError):
             return cls(**json.loads(path.read_bytes()))
         return cls()
 

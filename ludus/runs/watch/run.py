@@ -214,7 +214,8 @@ class WatchedRun:
         detail = episode_detail(
             episode, uses=self._uses(episode), decode=self.decode, turn_discount=self._turn_discount()
         )
-        return {**row, "reason": episode.outcome.reason, "siblings": find_siblings(index, episode.group_id), **detail}
+        siblings = find_siblings(index, row["group_id"]) if "group_id" in row else []
+        return {**row, "reason": episode.outcome.reason, "siblings": siblings, **detail}
 
     def tokens(self, episode_id: str, turn_id: str, *, offset: int, limit: int) -> Json:
         episode, turn = self._turn(episode_id, turn_id)

@@ -69,6 +69,17 @@ def test_weights_that_are_there_are_counted(tmp_path):
     assert ModelShape.read(tmp_path).num_weights == 85 != counted
 
 
+def test_a_model_that_is_broken_is_named(tmp_path):
+    """Its configuration, or a file of weights whose header would be longer than the file."""
+    (tmp_path / "config.json").write_text("{")
+    with pytest.raises(UserError, match=r"cannot be read"):
+        ModelShape.read(tmp_path)
+    (tmp_path / "config.json").write_text(json.dumps({**SMALL, "model_type": "llama"}))
+    (tmp_path / "model.safetensors").write_bytes(b"\xff" * 16)
+    with pytest.raises(UserError, match=r"model.safetensors is no file of safetensors"):
+        ModelShape.read(tmp_path)
+
+
 @pytest.mark.parametrize(
     ("changes", "says"),
     [
