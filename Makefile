@@ -22,6 +22,7 @@
 #   make docs    build the documentation as a site, build/site/index.html, which needs no network;   make check-docs   look at it in a browser
 #   make web     build the page of `ludus watch` from web/ (needs npm);   make check-web   see that what is committed is that
 #   make chaos   kill, stop, cut off and deny its disk to a run 50 times, for three seeds (about an hour)
+#   make release the wheel and the source archive of what is committed, the same bytes on every machine, with their sums
 #   make audit   weaknesses known of what is installed, its licences, and a list of it (CycloneDX), in build/audit
 #   make server-fields  download the wheels of vLLM and SGLang and hold what stands in for them to what these take
 #   make public-names   download the originals' wheels and write the lists of their public names that the tables are held to
@@ -55,7 +56,7 @@ export PYTHONDONTWRITEBYTECODE :=
 # Frameworks that do not install together with ours: each gets the environment that its requirements.txt locks.
 FRAMEWORKS := $(patsubst tests/%/requirements.txt,.%/.ready,$(wildcard tests/frameworks/*/requirements.txt))
 
-.PHONY: docs check-docs web check-web attack audit chaos demo test test-gpu test-triton test-card-env test-all test-core machine test-launch test-builds wheels test-browser test-frameworks test-engines test-oracles test-trackio test-slurm fuzz public-names server-fields setup lint check bench clean
+.PHONY: docs check-docs web check-web attack release audit chaos demo test test-gpu test-triton test-card-env test-all test-core machine test-launch test-builds wheels test-browser test-frameworks test-engines test-oracles test-trackio test-slurm fuzz public-names server-fields setup lint check bench clean
 
 demo: $(READY)
 	$(BIN)/ludus models get smollm2-135m
@@ -83,7 +84,7 @@ machine: $(READY)
 
 # What is promised in docs/promises.md, tried: every attack, behind every kind of walls that this machine has.
 attack: $(READY)
-	$(PYTEST) -o 'python_files=test_*.py every_wall.py' tests/attacks tests/http tests/cluster/test_foreign.py \
+	$(PYTEST) -o 'python_files=test_*.py every_wall.py every_file.py' tests/attacks tests/http tests/test_network.py tests/cluster/test_foreign.py \
 	  tests/gateway/test_fuzz.py tests/gateway/test_keys.py tests/gateway/test_disconnect.py \
 	  tests/runs/test_report.py tests/text/test_template.py
 
@@ -92,6 +93,10 @@ chaos: $(READY)
 	$(BIN)/ludus models get smollm2-135m
 	test -d build/tiny || $(BIN)/ludus models random bench/shapes/tiny.json build/tiny
 	set -e; for seed in 0 1 2; do $(BIN)/ludus verify chaos --kills 50 --seed $$seed --model build/tiny --json; done
+
+# The same bytes whoever builds them, of what is committed.
+release: $(READY)
+	$(BIN)/python release.py build/release
 
 AUDIT := .audit/bin
 audit: $(READY) .audit/.ready

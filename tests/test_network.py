@@ -17,6 +17,7 @@ import pytest
 from starlette.routing import Mount, Route
 from starlette.testclient import TestClient
 
+from ludus.cli.proxy import RecordingProxy
 from ludus.cluster.registry import Registry
 from ludus.cluster.serve.app import Api
 from ludus.cluster.serve.jobs import Jobs
@@ -26,6 +27,8 @@ from ludus.episodes.episodes import Episodes
 from ludus.gateway.app import PROBES, GatewayOptions
 from ludus.gateway.server import GatewayServer
 from ludus.http.keys import digest
+from ludus.runs.watch.app import watch_app
+from ludus.runs.watch.folder import RunsFolder
 from tests.cluster.serve.scripted import ScriptedWorkshop
 
 ROOT = Path(__file__).parent.parent
@@ -146,15 +149,17 @@ def strange_answers(app: Any, client: Any, headers: dict[str, str]) -> dict[str,
     return answers
 
 
-STRANGERS: tuple[dict[str, str], ...] = (
-    {},
-    {"authorization": "Bearer another"},
-    {"authorization": f"Basic {KEY}"},
-    {"x-api-key": ""},
-)
+STRANGERS: dict[str, dict[str, str]] = {
+    "no key": {},
+    "another key": {"authorization": "Bearer another"},
+    "the key, not as a bearer": {"authorization": f"Basic {KEY}"},
+    "an empty key": {"x-api-key": ""},
+    "the key and a letter more": {"authorization": f"Bearer {KEY}x"},
+    "a key in a cookie": {"cookie": f"authorization=Bearer {KEY}; ludus={KEY}"},
+}
 
 
-@pytest.fixture(params=STRANGERS, ids=["no key", "another", "not a bearer", "an empty one"])
+@pytest.fixture(params=STRANGERS.values(), ids=STRANGERS)
 def headers(request: pytest.FixtureRequest) -> dict[str, str]:
     found: dict[str, str] = request.param
     return found
@@ -196,6 +201,21 @@ def test_a_stranger_is_told_nothing_by_the_gateway(headers: dict[str, str]) -> N
     open_to_all = {path for path, status in answers.items() if status != 401}
     probes = {f"GET {path.replace('{secret}', '1')}" for path in PROBES}  # the same for every secret, known or not
     assert len(answers) > 20 and open_to_all == {*probes, "GET /openapi.json"}
+
+
+def test_a_stranger_is_told_nothing_by_a_watcher(tmp_path: Path, headers: dict[str, str]) -> None:
+    """But the page, which is empty without what the key opens."""
+    app = watch_app(RunsFolder(tmp_path, is_expected=True), KEY)
+    answers = strange_answers(app, TestClient(app), headers)
+    open_to_all = {path for path, status in answers.items() if status != 401}
+    assert len(answers) >= 4 and open_to_all == {"GET /", "GET /static/1"}
+
+
+def test_a_stranger_is_told_nothing_by_the_recording_proxy(headers: dict[str, str]) -> None:
+    """And nothing of what he sends is passed on."""
+    app = RecordingProxy("http://nowhere.invalid/v1", KEY)._server.app
+    answers = strange_answers(app, TestClient(app), headers)
+    assert len(answers) == 2 and set(answers.values()) == {401}
 
 
 def test_nothing_from_a_network_is_unpickled() -> None:

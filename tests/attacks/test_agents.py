@@ -27,6 +27,7 @@ OPERATIONS = [
     *(("PUT", "/roles/rollout/0/beat"), ("POST", "/serve/weights/update"), ("GET", "/serve/rollout/../stop")),
     *(("POST", "//stop"), ("POST", "/stop/"), ("GET", "/roles/rollout/1/../../engine/0")),
 ]
+OF_PROCESSES = ("/config?role=engine&index=0", "/roles/engine/0", "/serve/rollout/take")
 
 
 def dump() -> str:
@@ -87,7 +88,7 @@ def test_a_workers_key_opens_nothing_of_others(method: str, path: str) -> None:
     assert not stopped
 
 
-@pytest.mark.parametrize("path", ["/config?role=engine&index=0", "/roles/engine/0", "/serve/rollout/take"])
+@pytest.mark.parametrize("path", OF_PROCESSES)
 def test_the_runs_key_opens_no_process(path: str) -> None:
     """It lies in the run's folder, for `ludus stop`: who reads it learns no key of an engine and plays no worker."""
     with Registry("name: run") as registry:

@@ -49,17 +49,20 @@ def test_a_strangers_body_is_not_read(client: TestClient) -> None:
     assert client.post("/sums/7", content=b"{", headers={"authorization": ""}).status_code == 401
 
 
-@pytest.mark.parametrize(
-    ("content", "status", "said"),
-    [
-        (b'{"first": 2, "secnd": 1}', 400, "Did you mean 'second'?"),
-        (b'{"first": "\\ud83d"}', 400, "not valid JSON"),
-        (b'{"first": NaN}', 400, "not valid JSON"),
-        (b"[" * 100, 400, "not valid JSON"),
-        (b" " * 101, 413, "more than 100 bytes"),
-        (b"", 400, "Missing required parameter: 'first'"),
-    ],
-)
+BODIES = {
+    "a field that nobody knows": (b'{"first": 2, "secnd": 1}', 400, "Did you mean 'second'?"),
+    "half a character": (b'{"first": "\\ud83d"}', 400, "not valid JSON"),
+    "a number that is none": (b'{"first": NaN}', 400, "not valid JSON"),
+    "lists without end": (b"[" * 100, 400, "not valid JSON"),
+    "bytes that are no text": (b'{"first": "\xff\xfe"}', 400, "not valid JSON"),
+    "no JSON": (b"first=2", 400, "not valid JSON"),
+    "no object": (b"[1]", 400, "must be a JSON object"),
+    "more than may be sent": (b" " * 101, 413, "more than 100 bytes"),
+    "nothing": (b"", 400, "Missing required parameter: 'first'"),
+}
+
+
+@pytest.mark.parametrize(("content", "status", "said"), BODIES.values(), ids=BODIES)
 def test_what_cannot_be_is_refused_in_our_words(client: TestClient, content: bytes, status: int, said: str) -> None:
     """Unknown and missing fields, what no text can hold, and what is too much."""
     answer = client.post("/sums/7", content=content)

@@ -64,20 +64,27 @@ def is_well(server: HttpServer) -> bool:
     return httpx.post(server.base_url, content=b"x" * 3 * MIB).text == str(3 * MIB)
 
 
-@pytest.mark.parametrize(
-    ("begin", "part"),
-    [
-        (b"GET / HTTP/1.1\r\nhost: 127.0.0.1\r\n", b"x-%d: " + b"a" * 1000 + b"\r\n"),
-        (b"GET / HTTP/1.1\r\nhost: 127.0.0.1\r\nx-long: ", b"a" * 1000),
-        (b"GET /", b"a" * 1000),
-        (b"POST / HTTP/1.1\r\nhost: 127.0.0.1\r\ntransfer-encoding: chunked\r\n\r\n1;a=", b"a" * 1000),
-        (
-            b"POST / HTTP/1.1\r\nhost: 127.0.0.1\r\ntransfer-encoding: chunked\r\n\r\n0\r\n",
-            b"x-t: " + b"a" * 1000 + b"\r\n",
-        ),
-    ],
-    ids=["headers", "one header", "address", "chunk extension", "trailers"],
-)
+CHUNKED = b"POST / HTTP/1.1\r\nhost: 127.0.0.1\r\ntransfer-encoding: chunked\r\n\r\n"
+ENDLESS = {
+    "headers": (b"GET / HTTP/1.1\r\nhost: 127.0.0.1\r\n", b"x-%d: " + b"a" * 1000 + b"\r\n"),
+    "one header": (b"GET / HTTP/1.1\r\nhost: 127.0.0.1\r\nx-long: ", b"a" * 1000),
+    "the name of a header": (b"GET / HTTP/1.1\r\nhost: 127.0.0.1\r\n", b"a" * 1000),
+    "address": (b"GET /", b"a" * 1000),
+    "method": (b"", b"A" * 1000),
+    "chunk extension": (CHUNKED + b"1;a=", b"a" * 1000),
+    "length of a chunk": (CHUNKED, b"0" * 1000),
+    "trailers": (CHUNKED + b"0\r\n", b"x-t: " + b"a" * 1000 + b"\r\n"),
+}
+SLOW = {
+    "nothing": (b"", b""),
+    "head": (b"GET / HTTP/1.1\r\nhost: ", b"408"),
+    "body": (b"POST / HTTP/1.1\r\nhost: 127.0.0.1\r\ncontent-length: 10\r\n\r\n12", b"408"),
+    "chunks": (CHUNKED + b"fffff\r\n1", b"408"),
+    "second head": (b"POST / HTTP/1.1\r\nhost: 127.0.0.1\r\ncontent-length: 1\r\n\r\n1GET / HT", b"200"),
+}
+
+
+@pytest.mark.parametrize(("begin", "part"), ENDLESS.values(), ids=ENDLESS)
 def test_what_has_no_end_is_ended(server: HttpServer, begin: bytes, part: bytes) -> None:
     """After a few hundred kilobytes, of 200 megabytes."""
     sent = 0
@@ -93,16 +100,7 @@ def test_what_has_no_end_is_ended(server: HttpServer, begin: bytes, part: bytes)
     assert is_well(server)
 
 
-@pytest.mark.parametrize(
-    ("sent", "status"),
-    [
-        (b"", b""),
-        (b"GET / HTTP/1.1\r\nhost: ", b"408"),
-        (b"POST / HTTP/1.1\r\nhost: 127.0.0.1\r\ncontent-length: 10\r\n\r\n12", b"408"),
-        (b"POST / HTTP/1.1\r\nhost: 127.0.0.1\r\ncontent-length: 1\r\n\r\n1GET / HT", b"200"),
-    ],
-    ids=["nothing", "head", "body", "second head"],
-)
+@pytest.mark.parametrize(("sent", "status"), SLOW.values(), ids=SLOW)
 def test_who_is_slow_is_ended(server: HttpServer, sent: bytes, status: bytes) -> None:
     """Also where a byte comes now and then."""
     with connected(server) as client:

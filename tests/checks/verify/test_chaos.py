@@ -1,13 +1,21 @@
-"""The chaos check with five faults, one of each kind but one: real processes, killed and stopped."""
+"""The chaos check with five faults, one of each kind but one: real processes, killed and stopped. It can fail."""
 
 from __future__ import annotations
 
+import json
+import random
+import sqlite3
 import sys
 from pathlib import Path
 
 import pytest
 
+from ludus.checks.verify.chaos import _Disturbed as Disturbed
+from ludus.checks.verify.chaos import _unbalanced as unbalanced
 from ludus.checks.verify.chaos import verify_chaos
+from ludus.checks.verify.verdict import ignore
+from ludus.runs.store import RunStore
+from tests.runs.conftest import episode_of
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="what happens to processes are Linux's calls")
@@ -17,3 +25,28 @@ def test_a_disturbed_run_ends_as_if_nothing_had_been(tiny_model_folder: Path) ->
     result = verify_chaos(kills=5, model=str(tiny_model_folder), seed=1)
     assert (result.tokens_lost, result.twice, result.unbalanced, result.weights_equal) == (0, 0, 0, True), result
     assert result.kills == 5 and len(result.kinds) >= 4 and result.ok
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="what happens to processes are Linux's calls")
+def test_what_is_lost_is_counted(tmp_path: Path) -> None:
+    """Tokens of an episode that is gone or is another one, episodes that two steps were given, a ledger that is off."""
+    run = Disturbed(tmp_path, random.Random(0), [], ignore)
+    episodes = [episode_of(number) for number in range(3)]
+    with RunStore.create(tmp_path / "runs", "disturbed", "name: disturbed\n") as store:
+        for number, episode in enumerate(episodes, start=1):
+            store.add_episode(episode, step=number)
+            store.add_batch(number, {"groups": [{"episodes": [episode.id]}]})
+            store.add_metrics(number, {"time/step_s": 1.0})
+    run._look()
+    assert (run.tokens_lost(), run.num_twice()) == (0, 0)
+    with RunStore.open(run.folder) as store:
+        store.change_episode(episode_of(1, reward=0.5))
+        store.add_batch(3, {"groups": [{"episodes": [episodes[0].id]}]})
+    assert (run.tokens_lost(), run.num_twice()) == (episodes[1].session.num_sampled_tokens, 1)
+    with sqlite3.connect(run.folder / "run.db") as db:
+        db.execute("DELETE FROM episodes WHERE num = 1")
+    db.close()
+    assert run.tokens_lost() == sum(episode.session.num_sampled_tokens for episode in episodes[:2])
+    ledger = {"sampled": 10, "trained": 6, "masked": {"aborted": 1}}
+    (run.folder / "summary.json").write_text(json.dumps({"ledger": ledger}))
+    assert unbalanced(run.folder) == 3

@@ -1,0 +1,93 @@
+"""Every attack by its name, with what is expected of it: the list in docs/promises.md is made of this."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from tests.attacks import programs, test_agents, test_foreign_files, test_pages, test_templates, test_traversal
+from tests.cluster.test_foreign import NUMBERS_OF_JSON
+from tests.gateway.test_disconnect import BODIES as DIALECTS
+from tests.http import test_api, test_connection, test_guard
+from tests.http.foreign import NUMBERS
+from tests.test_network import STRANGERS
+
+
+@dataclass(frozen=True)
+class Attacks:
+    """Of one kind."""
+
+    what: str
+    expected: str
+    names: tuple[str, ...]
+
+    def __str__(self) -> str:
+        """A line of the page."""
+        return f"- **{self.what}** ({len(self.names)}), {self.expected}: {' · '.join(self.names)}."
+
+
+def attacks(what: str, expected: str, names: Iterable[str]) -> Attacks:
+    return Attacks(what, expected, tuple(names))
+
+
+def shown(number: str) -> str:
+    return "nothing" if not number else f"`{number}`" if len(number) < 20 else f"{len(number):,} digits"
+
+
+REFUSED = "each raises in the program, and outside everything is as it was"
+DISCONNECTS = [f"{path[1:]}, {form}" for path in sorted(DIALECTS) for form in ("streamed", "whole")]
+LISTS = (
+    attacks("Files of the machine, from the sandbox", REFUSED, programs.FILES),
+    attacks("Mounts and namespaces, from the sandbox", REFUSED, programs.MOUNTS),
+    attacks("Networks, from the sandbox", f"{REFUSED}; nobody has called at a port or socket", programs.NETWORK),
+    attacks("Processes, from the sandbox", REFUSED, programs.PROCESSES),
+    attacks("The kernel, from the sandbox", REFUSED, programs.KERNEL),
+    attacks("More than its share, in the sandbox", "each is ended before its last line", programs.TOTALS),
+    attacks(
+        "An agent with a worker's key",
+        "403, 404 or 405, no key of another process in the answer, and the run goes on",
+        (f"{method} {path}" for method, path in test_agents.OPERATIONS),
+    ),
+    attacks("An agent with the run's key", "403, and no key of another process", test_agents.OF_PROCESSES),
+    attacks("An agent's environment", "holds no secret of the run, also as `/proc` shows it", test_agents.SECRETS),
+    attacks("Routes without keys", "401 of every route of every server but probes, before a body is read", STRANGERS),
+    attacks(
+        "Headers without end",
+        "the connection ends after a few hundred KB, of 200 MB, and others are served",
+        test_connection.ENDLESS,
+    ),
+    attacks(
+        "Clients that are slow, or silent", "408 and the end", (*test_connection.SLOW, "an answer that is not taken")
+    ),
+    attacks("Host", "421: a name that was made to lead here", test_guard.FOREIGN_NAMES),
+    attacks("Host that is no name", "400", (repr(name) for name in test_guard.NO_NAMES)),
+    attacks("Origin", "403, with a key and without", test_guard.FOREIGN_PAGES),
+    attacks("Forms", "415", (kind or "no type" for kind in test_guard.FORMS)),
+    attacks("Bodies", "400 or 413, in our words", test_api.BODIES),
+    attacks("Numbers in headers, queries and paths of every route", "never a 500", map(shown, NUMBERS)),
+    attacks("Numbers in bodies", "never a 500", map(shown, NUMBERS_OF_JSON)),
+    attacks(
+        "Clients that leave at each piece of an answer, inside it and after it",
+        "what was sampled is recorded once, and the ledger balances",
+        DISCONNECTS,
+    ),
+    attacks(
+        "Names that lead elsewhere, in every route that takes one, and as a run's name",
+        "no such thing, and nothing outside is read or written",
+        test_traversal.NAMES,
+    ),
+    attacks("Templates of models", "an error, or nothing of this process in the text", test_templates.REACHES),
+    attacks(
+        "What a model may say, in a report and on a terminal",
+        "data: no element of the page, no move of the cursor",
+        test_pages.TEXTS,
+    ),
+    attacks("Archives of models", "one file, where it was told to be, or an error", test_foreign_files.MEMBERS),
+    attacks("Models of others", "a sentence, and no code runs", test_foreign_files.MODELS),
+    attacks(
+        "Configurations and rows of others",
+        "a sentence within seconds, and no code runs",
+        (*test_foreign_files.CONFIGURATIONS, *test_foreign_files.ROWS),
+    ),
+    attacks("Runs of others", "`report` and `export` show what can be read, or say why not", test_foreign_files.RUNS),
+)
