@@ -152,6 +152,8 @@ class RunSampler:
         if handle is None:
             handle, _ = episodes.open(_spec(question))
         generation = replace(self._config.gconfig.sampling(), max_new_tokens=question.max_tokens)
+        if question.temperature is not None:
+            generation = replace(generation, temperature=question.temperature)
         request = ChatRequest(
             messages=tuple(Message(each.role, each.content) for each in question.messages),
             sampling=replace(generation, top_logprobs=_ALTERNATIVES),

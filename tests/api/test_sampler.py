@@ -115,7 +115,9 @@ def test_a_chat_goes_on_and_is_kept(run: Path) -> None:
     said: tuple[Said, ...] = (Said(role="user", content="Guess."),)
 
     def question(model: str, messages: tuple[Said, ...]) -> Question:
-        return Question(session=f"chat-1-{model}", group="chat-1", model=model, messages=messages, max_tokens=5)
+        return Question(
+            session=f"chat-1-{model}", group="chat-1", model=model, messages=messages, max_tokens=5, temperature=0.0
+        )
 
     async def talk() -> list[dict[str, Any]]:
         sampler = RunSampler(run)
@@ -131,6 +133,7 @@ def test_a_chat_goes_on_and_is_kept(run: Path) -> None:
     assert ids[1][: len(ids[0])] == ids[0] and len(ids[1]) - len(ids[0]) > 0
     assert [token["id"] for token in other["tokens"]] != ids[0]
     with RunStore.look(run / "branches") as kept:
+        assert kept.episode("chat-1-base").is_greedy
         assert len(kept.episode("chat-1-base").session.turns) == 2
         assert len(kept.episode("chat-1-final").session.turns) == 1
 

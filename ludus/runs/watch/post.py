@@ -39,6 +39,7 @@ class _ChatBody(Body):
     models: tuple[str, ...] = pydantic.Field(min_length=1, max_length=_MOST_MODELS)
     messages: tuple[Said, ...] = pydantic.Field(min_length=1)
     max_tokens: int | None = pydantic.Field(default=None, ge=1)
+    temperature: float | None = pydantic.Field(default=None, ge=0.0, le=2.0)
     chat: str = pydantic.Field(default="", pattern=rf"^({_CHAT_ID})?$")
     """The page's own name of the conversation. '': each answer is a conversation of its own."""
 
@@ -96,6 +97,7 @@ async def _chat(run: WatchedRun, sampler: Sampler, asked: _ChatBody) -> AsyncIte
             model=name,
             messages=asked.messages,
             max_tokens=asked.max_tokens,
+            temperature=asked.temperature,
             metadata={CHAT: {"model": name}},
         )
         try:

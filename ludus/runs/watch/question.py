@@ -64,6 +64,8 @@ class Question(Body):
     """Of a chat, from its beginning."""
     max_tokens: int | None = pydantic.Field(default=None, ge=1)
     """None: as many as the turn was allowed; of a chat, as many as fit."""
+    temperature: float | None = pydantic.Field(default=None, ge=0.0, le=2.0)
+    """Of a chat. None: as the run samples."""
     metadata: dict[str, Any] = pydantic.Field(default_factory=dict)
     """Kept with the answer."""
 

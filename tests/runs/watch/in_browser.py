@@ -335,7 +335,7 @@ def test_from_a_turn_two_models_try_again_with_the_keyboard_alone(watched: Watch
     page.wait_until("document.querySelectorAll('.alternatives li').length === 5")
     _tab_to(page, "choose answer 2")
     page.press("Enter")
-    page.wait_for("a demonstration")
+    page.wait_until("document.querySelectorAll('.samples [aria-pressed=true]').length === 1")
     _axe(page, "a branch")
     page.resize(390, 844)
     page.wait_until("document.documentElement.scrollWidth <= 390")

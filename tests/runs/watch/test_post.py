@@ -138,6 +138,7 @@ def test_two_models_talk_side_by_side(tmp_path: Path) -> None:
     """As events, each with its model's name, the last with its tokens; what is wrong with one ends that one."""
     with open_page(tmp_path) as (watched, sampler):
         body = {"models": ["base", "step-000002"], "messages": [{"role": "user", "content": "Hi"}], "chat": "c1"}
+        body["temperature"] = 0.0
 
         def talk() -> list[Json]:
             with watched.client.stream("POST", "/api/runs/run/chat", json=body, timeout=30) as answer:
@@ -150,6 +151,7 @@ def test_two_models_talk_side_by_side(tmp_path: Path) -> None:
             assert [event.get("delta") for event in own] == ["gue", "ss", None]
             assert own[-1]["done"] and own[-1]["tokens"]
         assert {each.session for each in sampler.asked} == {"chat-c1-base", "chat-c1-step-000002"}
+        assert {each.temperature for each in sampler.asked} == {0.0}
         assert watched.get("runs/run/branches") == {"branches": []}
         sampler.fault = AgentError("the context is full")
         assert [(event["done"], event["detail"]) for event in talk()] == [(True, "the context is full")] * 2

@@ -51,6 +51,7 @@ class Line extends Component<LineProps> {
           id={`${id}-${at}`}
           role="option"
           aria-selected={at === selected}
+          aria-label={shown(token).trim() ? undefined : JSON.stringify(token.text)}
           aria-setsize={total}
           aria-posinset={at + 1}
           class={classOf(token)}

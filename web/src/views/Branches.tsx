@@ -189,7 +189,7 @@ function Answered(props: { run: Run; branch: Branch; at: number; sample: Sample;
             title="ludus export RUN --demonstrations writes what is chosen as rows of supervised training"
             onClick={choose}
           >
-            {sample.chosen ? "a demonstration" : "choose"}
+            {sample.chosen ? "chosen" : "choose"}
             <span class="unseen"> answer {at + 1}</span>
           </button>
         )}
@@ -221,7 +221,7 @@ export function SampleTokens({ tokens }: { tokens: (Token & Alternatives)[] }) {
   const token = tokens[selected];
   return (
     <ColouredTokens loaded={loaded} by={by} onBy={setBy} selected={selected} onSelect={setSelected}>
-      {token && <Details token={token} loaded={loaded} alternatives={token.alternatives ? token : null} />}
+      {token && <Details token={token} loaded={loaded} alternatives={token.alternatives ? token : null} brief />}
     </ColouredTokens>
   );
 }

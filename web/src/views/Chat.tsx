@@ -41,6 +41,7 @@ export function Chat({ run }: { run: Run }) {
   const [chat, setChat] = useState(newChat);
   const [text, setText] = useState("");
   const [most, setMost] = useState(256);
+  const [temperature, setTemperature] = useState("");
   const [error, setError] = useState<string | null>(null);
   const [abort, setAbort] = useState<AbortController | null>(null);
   const field = useRef<HTMLTextAreaElement>(null);
@@ -62,7 +63,13 @@ export function Chat({ run }: { run: Run }) {
       const messages = asked[name]!.map(({ role, content }) => ({ role, content }));
       const response = await post(
         route(["runs", run.id, "chat"]),
-        { models: [name], messages, max_tokens: most, chat },
+        {
+          models: [name],
+          messages,
+          max_tokens: most,
+          temperature: temperature === "" ? null : Number(temperature),
+          chat,
+        },
         control.signal,
       );
       for await (const event of events(response)) {
@@ -147,6 +154,18 @@ export function Chat({ run }: { run: Run }) {
         <label>
           Tokens at most
           <input type="number" min="1" value={most} onInput={(event) => setMost(Number(event.currentTarget.value))} />
+        </label>
+        <label>
+          Temperature
+          <input
+            type="number"
+            min="0"
+            max="2"
+            step="0.1"
+            placeholder="the run's"
+            value={temperature}
+            onInput={(event) => setTemperature(event.currentTarget.value)}
+          />
         </label>
         {abort ? (
           <button type="button" onClick={() => abort.abort()}>

@@ -118,11 +118,14 @@ export function Details({
   loaded,
   alternatives,
   onAsk,
+  brief = false,
 }: {
   token: Token;
   loaded: Loaded;
   alternatives: Alternatives | null;
   onAsk?: () => void;
+  /** Only what is known. */
+  brief?: boolean;
 }) {
   const gap =
     token.logprob !== null &&
@@ -164,7 +167,7 @@ export function Details({
         {token.kind === "sampled" && ` · ${count(token.i - loaded.promptTotal + 1)} of the answer`}
       </p>
       <dl>
-        {rows.map(([name, value, note]) => (
+        {(brief ? rows.filter(([, value]) => value !== "–") : rows).map(([name, value, note]) => (
           <div key={name}>
             <dt>{name}</dt>
             <dd class="num">
