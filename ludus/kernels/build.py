@@ -70,6 +70,8 @@ class Build:
     compiler: str
     flags: tuple[str, ...]
     """Of the variant that the compiler took, and the user's own."""
+    is_shipped: bool = False
+    """It came with the package: nothing was compiled here."""
 
     @property
     def has_threads(self) -> bool:
@@ -83,6 +85,8 @@ class Build:
     @property
     def cost(self) -> str | None:
         """What is slower than it could be, and what would help. None: nothing."""
+        if self.is_shipped:
+            return "our kernels came with the package, for any processor of their level; install g++ for quicker ones"
         if not self.has_threads:
             return (
                 f"{self.compiler} has no OpenMP, so our kernels compute on one thread; install g++, or clang's libomp, "
@@ -134,7 +138,7 @@ def _compiled(name: str, cache: Path | None) -> Path:
 def build_of(library: Path) -> Build:
     """How a library that `build_library` gave was compiled."""
     values = json.loads(record_of(library).read_text())
-    return Build(values["compiler"], tuple(values["flags"]))
+    return Build(values["compiler"], tuple(values["flags"]), values.get("is_shipped", False))
 
 
 def record_of(library: Path) -> Path:

@@ -55,7 +55,8 @@ def _compile(compiler: Compiler, level: Level, source: Path, library: Path) -> N
         _run(compiler, *FLAGS, *flags, *compiler.flags, "-c", "-o", compiled, str(source))
         # Linked without the flag for OpenMP, which would ask for libgomp: a machine without a compiler may have none.
         _run(compiler, "-shared", "-s", "-o", str(library), compiled)
-    record_of(library).write_text(json.dumps({"compiler": Path(compiler.command[0]).name, "flags": flags}))
+    made = {"compiler": Path(compiler.command[0]).name, "flags": flags, "is_shipped": True}
+    record_of(library).write_text(json.dumps(made))
 
 
 def _run(compiler: Compiler, *arguments: str) -> str:
