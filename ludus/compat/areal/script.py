@@ -17,9 +17,11 @@ from ludus.api.accept import AcceptFn
 from ludus.api.live import watch
 from ludus.api.trainer import Trainer
 from ludus.compat.areal.experiment import Section, SectionT, config_of, read_experiment, tell
+from ludus.compat.config import Config
 from ludus.compat.importing.interpolate import read_yaml
 from ludus.compat.names import here
 from ludus.loop.observer import RunSummary
+from ludus.loop.settings import EvalSettings
 
 logger = logging.getLogger(__name__)
 
@@ -39,7 +41,7 @@ class PPOTrainer(Trainer):
             rows_given = [name for name, rows in given.items() if rows is not None]
             tell(config, rows_given)
             self._resume = vars(config)["recover"].mode in ("on", "auto", True)  # YAML's `on` is true
-            config = config_of(config, rows_given)
+            config = _without_idle_eval(config_of(config, rows_given), valid_dataset)
         super().__init__(config, train_dataset, valid_dataset)
 
     def __enter__(self) -> Self:
@@ -72,6 +74,15 @@ class PPOTrainer(Trainer):
 
     def close(self) -> None:
         """As leaving the block."""
+
+
+def _without_idle_eval(config: Config, valid_dataset: object) -> Config:
+    """The configuration without evaluations where there are no held-out rows: AReaL plays none then."""
+    held_out = config.valid_dataset
+    if valid_dataset is not None or held_out.path or held_out.mix or not config.eval.is_asked:
+        return config
+    logger.warning("evaluator plays nothing: there is no valid_dataset")
+    return config.model_copy(update={"eval": EvalSettings()})
 
 
 def load_expr_config(argv: Sequence[str], config_cls: type[SectionT]) -> tuple[SectionT, str]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 from ludus.compat.art.bars import progress_bar
 from ludus.errors import UserError
@@ -23,6 +23,10 @@ class DatasetBatch(Generic[ItemT]):
     epoch: int
     epoch_step: int
     """Since this epoch began."""
+
+    def __iter__(self) -> Iterator[Any]:
+        """Items, epoch, step and step of the epoch, as older loops take a batch apart."""
+        return iter((self.items, self.epoch, self.step, self.epoch_step))
 
 
 def iterate_dataset(

@@ -153,3 +153,11 @@ def test_a_script_that_recovers_goes_on(file: str) -> None:
         config, _ = load_expr_config(["--config", file, f"recover.mode={mode}"], Mine)
         modes[mode] = PPOTrainer(config)._resume
     assert modes == {"disabled": False, "off": False, "on": True, "auto": True}
+
+
+def test_without_held_out_rows_nothing_is_evaluated(file: str, caplog: pytest.LogCaptureFixture) -> None:
+    """Though the file says when: as AReaL's examples without a `valid_dataset` have it."""
+    config, _ = load_expr_config(["--config", file, "evaluator.freq_epochs=1"], Mine)
+    assert not PPOTrainer(config, train_dataset=[{"x": 1}], valid_dataset=None).config.eval.is_asked
+    assert "evaluator plays nothing: there is no valid_dataset" in caplog.text
+    assert PPOTrainer(config, [{"x": 1}], [{"x": 2}]).config.eval.after

@@ -87,6 +87,8 @@ def test_a_dataset_in_batches() -> None:
     assert [(each.step, each.epoch, each.epoch_step, len(each.items)) for each in whole] == [
         (0, 0, 0, 2), (1, 0, 1, 2), (2, 0, 2, 1), (3, 1, 0, 2), (4, 1, 1, 2), (5, 1, 2, 1),
     ]  # fmt: skip
+    for items, epoch, step, epoch_step in whole:
+        assert (len(items), step) == (1 if epoch_step == 2 else 2, 3 * epoch + epoch_step)
     for epoch in (0, 1):
         items = [item for each in whole if each.epoch == epoch for item in each.items]
         assert sorted(items) == list("abcde")
