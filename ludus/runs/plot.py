@@ -54,14 +54,15 @@ def write_reward_png(path: Path, series: Sequence[Series], *, title: str) -> Non
     FigureCanvasAgg(figure)
     axes = figure.add_subplot()
     for one in series:
-        colour = _PNG_COLOURS[one.colour % len(_PNG_COLOURS)]
+        round_idx, place = divmod(one.colour, len(_PNG_COLOURS))
+        colour, style = _PNG_COLOURS[place], _PNG_STYLES[round_idx % len(_PNG_STYLES)]
         xs, ys = [x for x, _ in one.points], [y for _, y in one.points]
         if one.is_dotted:
             axes.plot(xs, ys, "o-", color=colour, label=one.name, markersize=6, linewidth=1.2, markeredgecolor="white")
             continue
         smoothed = [y for _, y in one.smoothed]
         axes.plot(xs, ys, color=colour, alpha=0.22, linewidth=1.0)
-        axes.plot(xs, smoothed, color=colour, label=one.name, linewidth=2.2, solid_capstyle="round")
+        axes.plot(xs, smoothed, color=colour, label=one.name, linewidth=2.2, linestyle=style)
     axes.set_title(title, loc="left", fontsize=12, fontweight="bold", color="#1d2433", pad=12)
     axes.set_xlabel("training step", color="#667085")
     axes.grid(axis="y", color="#e8eaf0", linewidth=0.8)
@@ -75,3 +76,5 @@ def write_reward_png(path: Path, series: Sequence[Series], *, title: str) -> Non
 
 
 _PNG_COLOURS = ("#4f5bd5", "#0f9d76", "#d9730d", "#c2417c", "#6b7280")
+_PNG_STYLES = ("-", "--", ":")
+"""Of the first, second and third round through the colours."""
