@@ -17,6 +17,8 @@ import pytest
 from starlette.routing import Mount, Route
 from starlette.testclient import TestClient
 
+from ludus.api.answers import answers_app
+from ludus.api.sampler import RunSampler
 from ludus.cli.proxy import RecordingProxy
 from ludus.cluster.registry import Registry
 from ludus.cluster.serve.app import Api
@@ -209,6 +211,12 @@ def test_a_stranger_is_told_nothing_by_a_watcher(tmp_path: Path, headers: dict[s
     answers = strange_answers(app, TestClient(app), headers)
     open_to_all = {path for path, status in answers.items() if status != 401}
     assert len(answers) >= 4 and open_to_all == {"GET /", "GET /static/1"}
+
+
+def test_a_stranger_is_answered_by_no_model_of_a_run(headers: dict[str, str]) -> None:
+    """By the process that asks them for the page; it listens on loopback alone."""
+    app = answers_app(AsyncMock(spec=RunSampler), KEY)
+    assert set(strange_answers(app, TestClient(app), headers).values()) == {401}
 
 
 def test_a_stranger_is_told_nothing_by_the_recording_proxy(headers: dict[str, str]) -> None:

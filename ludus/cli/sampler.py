@@ -36,7 +36,7 @@ async def _serve(run: Path) -> None:
     except LudusError as error:
         say_json({"detail": str(error)})  # for the page
         raise
-    server = HttpServer(answers_app(asked, key), name="sampler", beside=asked.sweep, is_guarded=True)
+    server = HttpServer(answers_app(asked, key), name="sampler", beside=asked.sweep)
     url = server.start("127.0.0.1", 0)
     try:
         say_json({"url": url, "key": key})

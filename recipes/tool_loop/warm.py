@@ -8,13 +8,13 @@ import sys
 from pathlib import Path
 
 import ludus
-from ludus.compat.verl.tools.function_tool import FunctionTool
+from ludus.compat.verl.tools.function_tool import load_function_tools_from_path
 
 sys.path.insert(0, str(Path(__file__).parent))
 import problems
-import tools
 
 NUM_DEMONSTRATIONS = 96
+(CALCULATE,) = load_function_tools_from_path(str(Path(__file__).parent / "tools.py"))
 
 
 def demonstration(row):
@@ -22,7 +22,7 @@ def demonstration(row):
     call = {"name": "calculate", "arguments": json.dumps({"expression": row["extra_info"]["expression"]})}
     value = row["reward_model"]["ground_truth"]
     return {
-        "tools": [FunctionTool(tools.calculate).tool_schema.model_dump(exclude_unset=True)],
+        "tools": [CALCULATE.tool_schema.model_dump(exclude_unset=True)],
         "messages": [
             *row["prompt"],
             {"role": "assistant", "content": None, "tool_calls": [{"id": "1", "type": "function", "function": call}]},
