@@ -10,9 +10,10 @@ import pytest
 import torch
 
 from ludus.errors import BackendError
-from ludus.kernels import build, levels
-from ludus.kernels.build import FLAGS, THREADS, Compiler, build_library, build_of, find_compiler
+from ludus.kernels import build
+from ludus.kernels.build import THREADS, Compiler, build_library, build_of, find_compiler
 from ludus.kernels.levels import LEVELS, shipped_library
+from ludus.kernels.rounding import NativeRounding
 from ludus.kernels.ship import ship
 
 
@@ -49,12 +50,9 @@ def test_they_serve_where_there_is_no_compiler(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Compiled as `make wheels` does, without a need of libgomp; the warning says what is missing."""
-    from ludus.kernels.rounding import NativeRounding
-
     monkeypatch.setattr("ludus.kernels.ship.source_names", lambda: ["rounding"])
     tag = ship(tmp_path, find_compiler())
     assert tag.startswith("manylinux_2_") and tag.endswith(platform.machine())
-    monkeypatch.setattr(levels, "SHIPPED", tmp_path)
     monkeypatch.setattr(build, "shipped_library", lambda name: shipped_library(name, folder=tmp_path))
     monkeypatch.setenv("PATH", str(tmp_path))
     build._warn.cache_clear()
@@ -63,10 +61,11 @@ def test_they_serve_where_there_is_no_compiler(
     assert library.parent.parent == tmp_path and "no C++ compiler found" in caplog.text
     made = build_of(library)
     assert made.flags[-1] == THREADS and "install g++" in str(made.cost) and b"libgomp" not in library.read_bytes()
-    assert NativeRounding(library) is not None and torch.get_num_threads()
+    master, rounded = torch.full((40,), 0.75), torch.empty(40, dtype=torch.bfloat16)
+    NativeRounding(library)(master, rounded, first=0, key=1)
+    assert torch.equal(rounded.float(), master)  # a number that bf16 has
 
 
 def test_an_architecture_without_levels_is_named(tmp_path: Path) -> None:
     with pytest.raises(BackendError, match="compiles for x, and there are levels for x86_64, aarch64"):
         ship(tmp_path, Compiler(("echo", "x-y")))
-    assert FLAGS

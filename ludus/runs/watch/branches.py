@@ -13,7 +13,7 @@ import logging
 import secrets
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import closing, suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -69,7 +69,8 @@ class Branches:
     def listed(self) -> list[Json]:
         """The newest first, without their tokens."""
         trying = list(self._trying.values())
-        kept = [self._of_group(group, episodes) for group, episodes in self._groups()]
+        chosen = set(_read_chosen(self._folder))
+        kept = [_branch_json(group, episodes, chosen) for group, episodes in self._groups()]
         known = {each.id for each in trying}
         found = [*(each.as_json() for each in reversed(trying)), *(each for each in kept if each["id"] not in known)]
         return [{**each, "samples": [{**sample, "tokens": None} for sample in each["samples"]]} for each in found]
@@ -79,7 +80,7 @@ class Branches:
         if branch in self._trying:
             return self._trying[branch].as_json()
         for group, episodes in self._groups(branch):
-            found = self._of_group(group, episodes)
+            found = _branch_json(group, episodes, set(_read_chosen(self._folder)))
             for sample, episode in zip(found["samples"], episodes, strict=True):
                 sample |= answer_json(episode, episode.session.turns[-1], self._decode())
             return found
@@ -153,20 +154,21 @@ class Branches:
                 sql = f"SELECT num FROM episodes WHERE group_id = ? AND {_ANSWERED} ORDER BY id"
                 yield group, [store.episode_at(num) for (num,) in store.rows(sql, (group,))]
 
-    def _of_group(self, group: str, episodes: Sequence[Episode]) -> Json:
-        chosen = set(_read_chosen(self._folder))
-        about: Any = episodes[0].metadata[BRANCH]
-        samples = [
-            {
-                "episode": episode.id,
-                "text": text_of(episode.session.turns[-1]),
-                "reward": episode.reward,
-                "tokens": None,
-                "chosen": episode.id in chosen,
-            }
-            for episode in episodes
-        ]
-        return {"id": group, "state": "finished", "error": None, **about, "samples": samples}
+
+def _branch_json(group: str, episodes: Sequence[Episode], chosen: Collection[str]) -> Json:
+    """Without its tokens. chosen: episodes that are demonstrations."""
+    about: Any = episodes[0].metadata[BRANCH]
+    samples = [
+        {
+            "episode": episode.id,
+            "text": text_of(episode.session.turns[-1]),
+            "reward": episode.reward,
+            "tokens": None,
+            "chosen": episode.id in chosen,
+        }
+        for episode in episodes
+    ]
+    return {"id": group, "state": "finished", "error": None, **about, "samples": samples}
 
 
 def changed(turn: Turn, edit: Edit | None) -> Turn:

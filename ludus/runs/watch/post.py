@@ -87,7 +87,6 @@ def _check_model(run: WatchedRun, name: str) -> None:
 async def _chat(run: WatchedRun, sampler: Sampler, asked: _ChatBody) -> AsyncIterator[bytes]:
     """Events of all models as they come; each ends with one that is `done`, or has a `detail` of what went wrong."""
     events: asyncio.Queue[Json] = asyncio.Queue()
-
     chat = asked.chat or secrets.token_hex(4)
 
     async def talk(name: str) -> None:
