@@ -142,7 +142,9 @@ class WatchedRun:
         return {"findings": [each.as_json() for each in findings(observed)]}
 
     def failures(self) -> Json:
-        return {"failures": find_failures(self._listed(), most=_MOST_FAILURES)}
+        index = self._listed()
+        num_unread = index.num_unread  # asked first: none is missing that is not counted
+        return {"failures": find_failures(index, most=_MOST_FAILURES), "num_unread": num_unread}
 
     def forks(self) -> Json:
         """How many turns forked for each reason, the most frequent first, and where the first of them did."""

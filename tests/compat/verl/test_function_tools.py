@@ -55,7 +55,7 @@ def test_a_file_is_loaded_once_and_its_tools_can_be_called(tmp_path: Path, caplo
         module.get_function_tool("doubl")
     assert not caplog.records
     function_tool("double")(lambda: 1)
-    assert "the function tool 'double' was mine.double and is" in caplog.text
+    assert f"the function tool 'double' was {double.fn.__module__}.double and is" in caplog.text
     with pytest.raises(FileNotFoundError, match=r"does not exist: nowhere\.py"):
         module.load_function_tools_from_path("nowhere.py")
 

@@ -18,6 +18,7 @@ from ludus.errors import UserError
 from ludus.processes.files import hold
 from ludus.runs.store import RunStore
 from ludus.runs.tokens import path_of
+from ludus.runs.watch import follow
 from ludus.runs.watch.folder import RunsFolder, check_watchable
 from ludus.runs.watch.page import STATIC
 from tests.runs.conftest import episode_of
@@ -327,6 +328,17 @@ def test_who_watches_hears_of_new_steps_and_episodes(tmp_path: Path) -> None:
         assert numbers[6] == {"rollout/reward": 0.5} and any(
             kind == "episodes" and data["count"] for kind, data, _ in heard
         )
+
+
+def test_reasons_that_are_not_read_yet_are_counted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Why episodes ended stands in their records, which are read one after the other: the page asks until all are."""
+    monkeypatch.setattr(follow, "_READ_AT_ONCE", 0)
+    with watching(write_run(tmp_path)) as watched:
+        listed = watched.get("runs/run")["num_unread"]
+        assert watched.get("runs/run/failures") == {"failures": [], "num_unread": listed}
+        monkeypatch.undo()
+        wait_for(lambda: watched.get("runs/run/failures")["num_unread"] == 0)
+        assert sum(each["count"] for each in watched.get("runs/run/failures")["failures"])  # type: ignore[attr-defined]
 
 
 def test_a_run_that_is_damaged_shows_what_can_be_read(tmp_path: Path) -> None:

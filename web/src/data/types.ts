@@ -249,6 +249,12 @@ export interface Failure {
   trace: string | null;
 }
 
+export interface FailuresFound {
+  failures: Failure[];
+  /** Episodes whose reasons the server has not read yet. */
+  num_unread: number;
+}
+
 export interface Fork {
   reason: string;
   num_turns: number;

@@ -8,7 +8,7 @@ import { Sparkline } from "../parts/Chart";
 import { useLive } from "../data/live";
 import { useSeries, type Series } from "../data/series";
 import { route, useGet } from "../data/source";
-import type { Finding, Ledger, Num, Run } from "../data/types";
+import type { FailuresFound, Finding, Ledger, Num, Run } from "../data/types";
 import { count, num, seconds } from "../format";
 import { links, type Query } from "../router";
 
@@ -42,8 +42,8 @@ const told = ["ended_badly", "forked"];
 const known = (values: Num[] | undefined) => (values ?? []).filter((value): value is number => value !== null);
 const sum = (values: number[]) => values.reduce((a, b) => a + b, 0);
 
-/** Asks again at most every two seconds while steps arrive. */
-function useRounds(run: string): number {
+/** Rounds of asking, at most one in two seconds: a step that arrives begins one, and so does what is returned. */
+function useRounds(run: string): [number, () => void] {
   const [round, setRound] = useState(0);
   const [wanted, setWanted] = useState(0);
   const more = () => setWanted((number) => number + 1);
@@ -53,7 +53,7 @@ function useRounds(run: string): number {
     const timer = setTimeout(() => setRound(wanted), 2000);
     return () => clearTimeout(timer);
   }, [wanted, round]);
-  return round;
+  return [round, more];
 }
 
 export function Overview({ run, query }: { run: Run; query: Query }) {
@@ -69,7 +69,11 @@ export function Overview({ run, query }: { run: Run; query: Query }) {
     [run],
   );
   const series = useSeries(run.id, names);
-  const round = useRounds(run.id);
+  const [round, askAgain] = useRounds(run.id);
+  const failures = useGet<FailuresFound>(route(["runs", run.id, "failures"]), true, round).data;
+  useEffect(() => {
+    if (failures?.num_unread) askAgain(); // why an episode ended badly stands in its record
+  }, [failures]);
   return (
     <>
       <h1 class="unseen">Overview of {run.name}</h1>
@@ -79,7 +83,7 @@ export function Overview({ run, query }: { run: Run; query: Query }) {
         <LedgerPanel run={run} round={round} />
         <Time series={series} times={times} />
       </div>
-      <Troubles run={run} round={round} />
+      <Troubles run={run} failures={failures?.failures ?? []} round={round} />
       <Curves run={run} query={query} />
       <About run={run} />
     </>

@@ -5,9 +5,7 @@ import type { Failure, Fork, Run } from "../data/types";
 import { count, plural } from "../format";
 import { links } from "../router";
 
-export function Troubles({ run, round }: { run: Run; round: number }) {
-  const failures =
-    useGet<{ failures: Failure[] }>(route(["runs", run.id, "failures"]), true, round).data?.failures ?? [];
+export function Troubles({ run, failures, round }: { run: Run; failures: Failure[]; round: number }) {
   const forks = useGet<{ forks: Fork[] }>(route(["runs", run.id, "forks"]), true, round).data?.forks ?? [];
   if (!failures.length && !forks.length) return null;
   return (
