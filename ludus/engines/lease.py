@@ -1,13 +1,14 @@
 """The compute lease: engine steps and trainer micro-batches of one process take turns on the same cores and weights.
 
 Knows: threads and tickets.  Knows not: what its holders compute.
-Invariants: at most one holder at a time, served in the order of asking, so that neither side starves; who does not
-hold it keeps no worker threads.
+Invariants: at most one holder at a time, served in the order of asking, so that neither side starves; a long holder
+that gives way takes no more time than those that it shares with; who does not hold it keeps no worker threads.
 """
 
 from __future__ import annotations
 
 import ctypes
+import itertools
 import threading
 import time
 from collections import defaultdict, deque
@@ -15,6 +16,8 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 
+_SLICE_S = 0.01
+"""Nobody gives way sooner: starting the workers again is then below a hundredth."""
 # omp_pause_soft of OpenMP 5.0, section 3.1: what was set stays set.
 _PAUSE_SOFT = 1
 
@@ -42,39 +45,71 @@ def release_workers() -> None:
     pause(_PAUSE_SOFT)
 
 
+@dataclass(slots=True, eq=False)
+class _Ticket:
+    name: str
+    is_brief: bool
+    since: float
+    """When it asked, or, of the holder, when its turn began."""
+
+
 class ComputeLease:
     """Fair mutual exclusion between threads. Not reentrant."""
 
     def __init__(self) -> None:
         self._changed = threading.Condition()
-        self._queue: deque[object] = deque()
-        self._holder: str | None = None
+        self._queue: deque[_Ticket] = deque()
+        self._holder: _Ticket | None = None
+        self._slice_s = _SLICE_S
         self._num_nudges = 0
         self._held_s: dict[str, float] = defaultdict(float)
         self._waited_s: dict[str, float] = defaultdict(float)
 
     def __repr__(self) -> str:
-        return f"ComputeLease(holder={self._holder!r}, waiting={max(0, len(self._queue) - 1)})"
+        holder = None if self._holder is None else self._holder.name
+        return f"ComputeLease(holder={holder!r}, waiting={max(0, len(self._queue) - 1)})"
 
     @contextmanager
-    def hold(self, name: str, meanwhile: Callable[[], float | None] | None = None) -> Iterator[None]:
+    def hold(
+        self, name: str, meanwhile: Callable[[], float | None] | None = None, *, is_brief: bool = False
+    ) -> Iterator[None]:
         """Wait for the turn, then hold the lease for the length of the block.
 
         meanwhile: called while it waits, after every `nudge` and after as many seconds as it returned (None: no sooner
         than nudged). It must not ask for the lease.
+        is_brief: it changes nothing that others compute with, and may have its turn where a holder gives way.
         """
-        ticket, asked_at, started_at = object(), time.perf_counter(), None
+        ticket = _Ticket(name, is_brief, time.perf_counter())
         try:
             self._wait(ticket, meanwhile)
-            started_at = time.perf_counter()
-            self._holder = name
             yield
         finally:  # an interrupt may come at any place, here too: the ticket goes in any case
             try:
-                if started_at is not None:
+                if self._holder is ticket:
                     release_workers()
             finally:
-                self._leave(ticket, name, asked_at, started_at)
+                self._leave(ticket)
+
+    def give_way(self) -> None:
+        """Of the holder, in the middle of its work: who waits and is brief has a turn first. Costs nothing otherwise.
+
+        The holder keeps its turn as long as theirs took last, and at least 10 ms: both have half of the time.
+        """
+        with self._changed:
+            own = self._holder
+            assert own is not None, "only the holder gives way"
+            if not self._briefs() or time.perf_counter() - own.since < self._slice_s:
+                return
+        release_workers()
+        with self._changed:
+            num_briefs = self._briefs()
+            self._end_turn(own)
+            self._queue.popleft()
+            self._queue.insert(num_briefs, own)
+            self._changed.notify_all()
+            self._changed.wait_for(lambda: self._queue[0] is own)
+            self._slice_s = max(_SLICE_S, time.perf_counter() - own.since)
+            self._begin_turn(own)
 
     def nudge(self) -> None:
         """Whoever waits does now what it has to do meanwhile."""
@@ -82,13 +117,22 @@ class ComputeLease:
             self._num_nudges += 1
             self._changed.notify_all()
 
-    def _wait(self, ticket: object, meanwhile: Callable[[], float | None] | None) -> None:
+    def stats(self) -> LeaseStats:
+        with self._changed:
+            return LeaseStats(held_s=dict(self._held_s), waited_s=dict(self._waited_s))
+
+    def _briefs(self) -> int:
+        """How many may have their turn now, before the first that has to wait for the holder's end."""
+        waiting = itertools.islice(self._queue, 1, None)
+        return sum(1 for _ in itertools.takewhile(lambda each: each.is_brief, waiting))
+
+    def _wait(self, ticket: _Ticket, meanwhile: Callable[[], float | None] | None) -> None:
         with self._changed:
             self._queue.append(ticket)
-            if meanwhile is None:
-                self._changed.wait_for(lambda: self._queue[0] is ticket)
-                return
             while self._queue[0] is not ticket:
+                if meanwhile is None:
+                    self._changed.wait()
+                    continue
                 seen = self._num_nudges
                 self._changed.release()
                 try:
@@ -97,17 +141,26 @@ class ComputeLease:
                     self._changed.acquire()
                 if self._queue[0] is not ticket and self._num_nudges == seen:
                     self._changed.wait(timeout_s)
+            self._begin_turn(ticket)
 
-    def _leave(self, ticket: object, name: str, asked_at: float, started_at: float | None) -> None:
+    def _begin_turn(self, ticket: _Ticket) -> None:
+        now = time.perf_counter()
+        self._waited_s[ticket.name] += now - ticket.since
+        self._holder, ticket.since = ticket, now
+
+    def _end_turn(self, ticket: _Ticket) -> None:
+        now = time.perf_counter()
+        self._held_s[ticket.name] += now - ticket.since
+        self._holder, ticket.since = None, now
+
+    def _leave(self, ticket: _Ticket) -> None:
         interrupt: BaseException | None = None
         while True:
             try:
                 with self._changed:
+                    if self._holder is ticket:
+                        self._end_turn(ticket)
                     if ticket in self._queue:
-                        if started_at is not None:
-                            self._holder = None
-                            self._held_s[name] += time.perf_counter() - started_at
-                            self._waited_s[name] += started_at - asked_at
                         self._queue.remove(ticket)
                     self._changed.notify_all()
                 break
@@ -115,7 +168,3 @@ class ComputeLease:
                 interrupt = error
         if interrupt is not None:
             raise interrupt
-
-    def stats(self) -> LeaseStats:
-        with self._changed:
-            return LeaseStats(held_s=dict(self._held_s), waited_s=dict(self._waited_s))

@@ -25,6 +25,7 @@ from ludus.models.scalar_head import with_scalar_head
 from ludus.models.settings import ModelSettings
 from ludus.runs.metrics import Metrics, merge_means
 from ludus.trainer.checkpoint import read_state, write_state
+from ludus.trainer.forward import GiveWay
 from ludus.trainer.metric_means import TokenMeans
 from ludus.trainer.optimizer import MasterOptimizer
 from ludus.trainer.ranks import Ranks
@@ -82,11 +83,12 @@ class Critic:
         rounding: Rounding,
         ranks: Ranks,
         hold: Callable[[], AbstractContextManager[None]],
+        give_way: GiveWay | None = None,
     ) -> None:
-        """how: the policy is trained.  hold: what is held while a row is computed."""
+        """how: the policy is trained.  hold: what is held while a row is computed.  give_way: as of `TargetStates`."""
         self.model, self.settings = critic.model, critic.settings
         self.optimizer = MasterOptimizer(self.model.trainable, self.settings.optimizer, rounding, ranks)
-        self._forward = ValueForward(self.model)
+        self._forward = ValueForward(self.model, give_way)
         self._ranks, self._hold = ranks, hold
         is_whole = self.model.gathering is None
         heads = (name for name, each in self.model.trainable.items() if is_whole and each is self.model.head_weight)

@@ -1,6 +1,6 @@
 """One packed row through the model: log-probabilities of its targets, with or without gradients.
 
-Knows: rows, the model's backbone and head.  Knows not: losses, optimizers, leases.
+Knows: rows, the model's backbone and head, that others may want a turn.  Knows not: losses, optimizers, leases.
 
 Rows are filled up to whole blocks of tokens and targets, for oneDNN keeps compiled products of every size it has met:
 with sizes as they come, each step of a run cost some 15 MB more and the time to compile them. What fills a row is a
@@ -17,6 +17,8 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from ludus.algorithms.pack import PackedRow
+from ludus.kernels.library import AttentionRule
+from ludus.models.attention import AttentionPlan
 from ludus.models.load import LoadedModel
 from ludus.models.tree import TreePlan
 from ludus.text.constraint import Constraints
@@ -26,6 +28,7 @@ from ludus.trainer.processed_targets import ProcessedTargets
 # A row is filled by half a block on average: of 512 tokens that is one in sixteen; of targets, one cheap product.
 TOKEN_BLOCK = 64
 TARGET_BLOCK = 32
+GiveWay = Callable[[], None]
 Beside = Callable[[Tensor], Tensor]
 """(hidden states) -> the gradient by them of what is added to the loss, both of shape (M, D), the latter fp32."""
 
@@ -73,12 +76,16 @@ class RowTensors:
 class TargetStates:
     """The hidden states that a row's targets are predicted from, and the way back from them, whatever the head."""
 
-    def __init__(self, model: LoadedModel) -> None:
+    def __init__(self, model: LoadedModel, give_way: GiveWay | None = None) -> None:
+        """give_way: called again and again while gradients are computed, on a processor. None: nobody waits."""
         self.model = model
+        is_shared = model.gathering is None and model.head_weight.device.type == "cpu"
+        self.give_way = give_way if is_shared else None
 
     def __call__(self, row: RowTensors) -> Tensor:
         """Shape (M, D). Of a model that is cut the head's weight is whole from now on."""
-        hidden_SD = self.model.backbone(row.token_ids_S[None], row.positions_S[None], row.plan)[0]
+        plan = row.plan if self.give_way is None else _GivingWay(row.plan, self.give_way)
+        hidden_SD = self.model.backbone(row.token_ids_S[None], row.positions_S[None], plan)[0]
         return hidden_SD.index_select(0, row.source_idx_M)
 
     def differentiate(
@@ -101,12 +108,31 @@ class TargetStates:
         torch.autograd.backward(hidden_MD, grad_MD)
 
 
+@dataclass(frozen=True, slots=True)
+class _GivingWay:
+    """A plan under which others have their turn between two layers, on the way there and on the way back.
+
+    Without gradients nobody has: the weights may then be lent ones.
+    """
+
+    plan: AttentionPlan
+    give_way: GiveWay
+
+    def attend(self, layer_idx: int, q: Tensor, k: Tensor, v: Tensor, rule: AttentionRule) -> Tensor:
+        if q.requires_grad:
+            self.give_way()
+            q.register_hook(lambda _: self.give_way())  # type: ignore[no-untyped-call]
+        return self.plan.attend(layer_idx, q, k, v, rule)
+
+
 class RowForward:
     """The forward pass of rows through one model, and the way back."""
 
-    def __init__(self, model: LoadedModel, constraints: Constraints | None = None) -> None:
-        """constraints: of answers under grammars. None: there are none."""
-        self._states = TargetStates(model)
+    def __init__(
+        self, model: LoadedModel, constraints: Constraints | None = None, give_way: GiveWay | None = None
+    ) -> None:
+        """constraints: of answers under grammars. None: there are none.  give_way: as of `TargetStates`."""
+        self._states = TargetStates(model, give_way)
         self._constraints = constraints
         self._device = model.head_weight.device
         self.head = VocabularyHead(model.head_weight, softcap=model.config.logit_softcap)
@@ -140,6 +166,8 @@ class RowForward:
             filling = (0, len(logprobs_C) - count)
             if count == 0:
                 return torch.zeros_like(logprobs_C), None
+            if self._states.give_way is not None:
+                self._states.give_way()
             targets = slice(chunk.start, chunk.start + count)
             slopes_C, by_entropy_C = slopes(targets, logprobs_C[:count], entropies_C[:count])
             return pad(slopes_C, filling), None if by_entropy_C is None else pad(by_entropy_C, filling)

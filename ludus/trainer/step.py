@@ -119,7 +119,8 @@ class ModelTrainer:
         rounding = Rounding(settings.publish_rounding, seed, self._device)
         self._lease = lease
         self._is_alone = False
-        self._forward = RowForward(model, None if tokenizer is None else Constraints(tokenizer))
+        constraints = None if tokenizer is None else Constraints(tokenizer)
+        self._forward = RowForward(model, constraints, self._give_way)
         shared = None
         if isinstance(critic, CriticSettings):
             shared = SharedCritic(model, critic, self._forward, self.ranks)
@@ -136,7 +137,9 @@ class ModelTrainer:
         self.critic: Critic | None = None
         """Of a model of its own. None: there is none, or it is a head on the policy's."""
         if isinstance(critic, CriticModel):
-            self.critic = Critic(critic, settings, rounding=rounding, ranks=self.ranks, hold=self._hold)
+            self.critic = Critic(
+                critic, settings, rounding=rounding, ranks=self.ranks, hold=self._hold, give_way=self._give_way
+            )
         self._algorithm = self._prepared(algorithm)
         if settings.activation_checkpointing:
             recompute_layers(model)
@@ -324,6 +327,10 @@ class ModelTrainer:
     def _hold(self) -> AbstractContextManager[None]:
         use_device(self._device)
         return nullcontext() if self._is_alone else self._lease.hold(LEASE_NAME)
+
+    def _give_way(self) -> None:
+        if not self._is_alone:
+            self._lease.give_way()
 
     @contextmanager
     def _alone(self) -> Iterator[None]:

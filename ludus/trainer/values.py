@@ -14,7 +14,7 @@ from torch.nn.functional import pad
 
 from ludus.algorithms.pack import PackedRow
 from ludus.models.load import LoadedModel
-from ludus.trainer.forward import RowTensors, TargetStates
+from ludus.trainer.forward import GiveWay, RowTensors, TargetStates
 
 Slopes = Callable[[Tensor], Tensor]
 """(numbers of the targets) -> the loss's derivative by each, both fp32 of shape (N,)."""
@@ -23,9 +23,9 @@ Slopes = Callable[[Tensor], Tensor]
 class ValueForward:
     """The forward pass of rows to numbers, and the way back."""
 
-    def __init__(self, model: LoadedModel) -> None:
-        """model: `with_scalar_head`."""
-        self._states = TargetStates(model)
+    def __init__(self, model: LoadedModel, give_way: GiveWay | None = None) -> None:
+        """model: `with_scalar_head`.  give_way: as of `TargetStates`."""
+        self._states = TargetStates(model, give_way)
 
     def tensors(self, row: PackedRow) -> RowTensors:
         """`row` on the model's device."""

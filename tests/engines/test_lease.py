@@ -91,7 +91,65 @@ def test_who_waits_does_what_comes_meanwhile() -> None:
     assert order[:2] == ["meanwhile", "meanwhile"] and order[-1] == "turn"
 
 
-@pytest.mark.parametrize("place", ["release_workers", "meanwhile", "inside"])
+def asks(lease: ComputeLease, order: list[str], name: str, *, is_brief: bool) -> threading.Thread:
+    """A thread that waits for its turn already."""
+
+    def work() -> None:
+        with lease.hold(name, is_brief=is_brief):
+            order.append(name)
+
+    waiting = int(repr(lease).partition("waiting=")[2].rstrip(")"))
+    thread = threading.Thread(target=work)
+    thread.start()
+    while f"waiting={waiting + 1}" not in repr(lease):
+        pass
+    return thread
+
+
+def test_who_gives_way_is_passed_by_those_that_change_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """In the order of asking, up to the first that has to wait for the end; then the holder goes on."""
+    monkeypatch.setattr(module, "_SLICE_S", 0.0)
+    lease, order = ComputeLease(), list[str]()
+    with lease.hold("trainer"):
+        lease.give_way()  # nobody waits
+        names = [("step", True), ("score", True), ("publish", False), ("late step", True)]
+        threads = [asks(lease, order, name, is_brief=is_brief) for name, is_brief in names]
+        lease.give_way()
+        assert order == ["step", "score"]
+        assert "holder='trainer', waiting=2" in repr(lease)
+        lease.give_way()  # the publish is before the next step, and waits for the end
+        order.append("trainer")
+    for thread in threads:
+        thread.join()
+    assert order == ["step", "score", "trainer", "publish", "late step"]
+
+
+def test_who_gives_way_keeps_half_of_the_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A holder goes on for as long as the others took last; by a clock that only the test moves."""
+    now = 0.0
+    monkeypatch.setattr(module.time, "perf_counter", lambda: now)
+    lease = ComputeLease()
+
+    def work() -> None:
+        nonlocal now
+        with lease.hold("engine", is_brief=True):
+            now += 3.0
+
+    with lease.hold("trainer"):
+        for _ in range(5):
+            thread = threading.Thread(target=work)
+            thread.start()
+            while "waiting=1" not in repr(lease):
+                pass
+            while thread.is_alive() and "waiting=1" in repr(lease):
+                now += 0.25
+                lease.give_way()
+            thread.join()
+    stats = lease.stats()
+    assert stats.held_s["engine"] == 15.0 and abs(stats.held_s["trainer"] - 12.0) < 1.0
+
+
+@pytest.mark.parametrize("place", ["release_workers", "meanwhile", "inside", "give_way"])
 def test_an_interrupt_leaks_nothing(place: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Wherever it comes, the lease is free afterwards, and nobody who waited is left behind."""
     lease, entered, told = ComputeLease(), threading.Event(), threading.Event()
@@ -101,7 +159,7 @@ def test_an_interrupt_leaks_nothing(place: str, monkeypatch: pytest.MonkeyPatch)
         raise KeyboardInterrupt
 
     def other() -> None:
-        with lease.hold("trainer"):
+        with lease.hold("trainer", is_brief=True):
             entered.set()
             assert told.wait(timeout=30)
 
@@ -112,9 +170,16 @@ def test_an_interrupt_leaks_nothing(place: str, monkeypatch: pytest.MonkeyPatch)
     elif place == "release_workers":
         monkeypatch.setattr(module, "release_workers", interrupt)
     with pytest.raises(KeyboardInterrupt), lease.hold("engine", interrupt):
+        if place == "give_way":
+            monkeypatch.setattr(lease, "_slice_s", 0.0)
+            thread.start()
+            while "waiting=1" not in repr(lease):
+                pass
+            monkeypatch.setattr(lease._changed, "wait_for", lambda _: interrupt())
+            lease.give_way()
         interrupt()
     monkeypatch.undo()
-    if place != "meanwhile":
+    if place not in ("meanwhile", "give_way"):
         thread.start()
     thread.join(timeout=30)
     assert not thread.is_alive()

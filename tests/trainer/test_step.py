@@ -12,11 +12,13 @@ from torch import Tensor
 from ludus.algorithms.pack import Batch, PackedRow, TrainSequence, pack
 from ludus.algorithms.settings import SUPERVISED, AlgorithmSettings
 from ludus.algorithms.table import LOSSES
+from ludus.engines import lease as lease_module
 from ludus.engines.lease import ComputeLease
 from ludus.errors import UserError
 from ludus.models.load import load_model, save_model
 from ludus.models.settings import LoraSettings, ModelSettings
 from ludus.trainer.adamw import make_adamw
+from ludus.trainer.metric_means import TokenMeans
 from ludus.trainer.settings import OptimizerSettings, TrainerSettings
 from ludus.trainer.step import ModelTrainer
 from tests.api.cards.live import LiveBytes
@@ -265,6 +267,44 @@ def test_who_joins_while_a_step_trains_gets_the_published_weights(
     joiner.join()
     (seen,) = joined
     assert all(torch.equal(seen[name], weight) for name, weight in expected.items())
+
+
+@pytest.mark.parametrize("lora", [False, True])
+def test_who_samples_has_its_turn_inside_a_row(
+    lora: bool, tiny_model_folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Between layers, there and back, and between parts of the head: the gradient keeps its bits, and nobody ever sees
+    the first weights, which are lent meanwhile."""
+    monkeypatch.setattr(lease_module, "_SLICE_S", 0.0)
+    (row,) = pack(branching_sequences(), row_tokens=512)
+    algorithm = {"kl": {"beta": 0.1}}
+    alone, shared = (make_trainer(tiny_model_folder, lora=lora, algorithm=algorithm) for _ in range(2))
+    for trainer in (alone, shared):  # so that the first weights are others
+        trainer.train_batch(Batch.of((row,)))
+        trainer.publish().copy_into_shared()
+    expected = gradients_of(alone, [Batch.of((row,))])
+    lease, weights = shared._lease, list(shared.model.trainable.values())
+    addresses, seen, is_over = [each.data_ptr() for each in weights], list[bool](), threading.Event()
+
+    def sample() -> None:
+        while not is_over.is_set():
+            with lease.hold("engine", is_brief=True):
+                seen.append([each.data_ptr() for each in weights] == addresses)
+
+    sampler = threading.Thread(target=sample)
+    with shared._hold():
+        sampler.start()
+        while "waiting=1" not in repr(lease):
+            pass
+        before = len(seen)
+        monkeypatch.setattr(lease, "_slice_s", 0.0)
+        shared._backward._add_row(row, TokenMeans(), shared._algorithm, None)
+        during = len(seen) - before
+    is_over.set()
+    sampler.join()
+    assert during > shared.model.config.num_layers and all(seen)
+    gradients = shared.optimizer.gradients()
+    assert all(torch.equal(gradients[name], each) for name, each in expected.items())
 
 
 def test_kl_to_the_first_weights_is_zero_at_first_and_grows(tiny_model_folder: Path) -> None:
