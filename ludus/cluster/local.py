@@ -19,6 +19,7 @@ from ludus.cluster.base import Launcher, Role, RoleProcess
 from ludus.errors import UserError
 from ludus.processes.cards import VISIBLE, find_cards
 from ludus.processes.end_with_parent import end_with_parent
+from ludus.processes.ended import exit_code, kill_group
 
 # How often the end of a group that was asked to end is looked for.
 _POLL_S = 0.05
@@ -52,13 +53,13 @@ class LocalProcess(RoleProcess):
 
     def poll(self) -> int | None:
         with self._lock:
-            if self._popen.returncode is None and self._has_ended():
+            if self._popen.returncode is None and exit_code(self._popen) is not None:
                 self._end_group()
             return self._popen.returncode
 
     def stop(self, grace_s: float) -> None:
         with self._lock:
-            if self._popen.returncode is None and not self._has_ended():
+            if self._popen.returncode is None and exit_code(self._popen) is None:
                 os.kill(self._popen.pid, signal.SIGTERM)
         give_up_at = time.monotonic() + grace_s
         while self.poll() is None and time.monotonic() < give_up_at:
@@ -67,14 +68,10 @@ class LocalProcess(RoleProcess):
             if self._popen.returncode is None:
                 self._end_group()
 
-    def _has_ended(self) -> bool:
-        return os.waitid(os.P_PID, self._popen.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None
-
     def _end_group(self) -> None:
         """Kills what runs of the group, such as a server that the process left behind, and waits for its end."""
         pid = self._popen.pid
-        with suppress(ProcessLookupError, PermissionError):  # PermissionError: what macOS says of a zombie's group
-            os.killpg(pid, signal.SIGKILL)
+        kill_group(pid)
         self._popen.wait()
         give_up_at = time.monotonic() + _REAP_S
         with suppress(ProcessLookupError, PermissionError):

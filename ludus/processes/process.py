@@ -23,6 +23,7 @@ from typing import Any
 from ludus.errors import InternalError
 from ludus.processes.calls import CallEnd, Crashed, Output, Raised, Returned, TimedOut, WorkerCall
 from ludus.processes.capture import Capture
+from ludus.processes.ended import exit_code, kill_group
 
 _CHILD = Path(__file__).with_name("child.py")
 # The end of a process that forked is not heard on its pipes, which its child holds open; so often it is looked for.
@@ -103,11 +104,8 @@ class WorkerProcess:
     def kill(self) -> None:
         """Ends the process and all that it started, at once. Does nothing where it has ended."""
         with self._lock:
-            if self._popen.returncode is None:
-                try:
-                    os.killpg(self._popen.pid, signal.SIGKILL)
-                except (ProcessLookupError, PermissionError):  # PermissionError: what macOS says of a zombie's group
-                    self._popen.kill()
+            if self._popen.returncode is None and not kill_group(self._popen.pid):
+                self._popen.kill()
 
     def close(self) -> None:
         """Kills the process if it lives, and gives back what it held."""
@@ -174,15 +172,15 @@ class WorkerProcess:
     def _crashed(self) -> Crashed:
         """How the process ended by itself, looked at before its group is killed."""
         patience_at = time.monotonic() + _POLL_S
-        while (status := self._look()) is None and time.monotonic() < patience_at:
+        while (code := self._look()) is None and time.monotonic() < patience_at:
             time.sleep(_ENDING_S)
         self._end()
-        return Crashed("it closed its socket" if status is None else _how(status))
+        return Crashed("it closed its socket" if code is None else _how(code))
 
-    def _look(self) -> os.waitid_result | None:
-        """How the process ended, without waiting for it, so that its number stays its own. None: it lives."""
+    def _look(self) -> int | None:
+        """As `exit_code`."""
         with self._lock:
-            return os.waitid(os.P_PID, self._popen.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+            return exit_code(self._popen)
 
     def _output(self) -> Output:
         # What was printed before the answer was sent lies in the pipes by now, which hold no more than one reading.
@@ -192,10 +190,8 @@ class WorkerProcess:
         return Output(stdout.text(), stderr.text(), stdout.num_bytes + stderr.num_bytes)
 
 
-def _how(status: os.waitid_result) -> str:
-    if status.si_code == os.CLD_EXITED:
-        return f"exit status {status.si_status}"
-    return f"killed by {signal.Signals(status.si_status).name}"
+def _how(code: int) -> str:
+    return f"exit status {code}" if code >= 0 else f"killed by {signal.Signals(-code).name}"
 
 
 def _ending(answer: tuple[Any, ...]) -> Returned | Raised:

@@ -10,11 +10,9 @@ What is kept from the code, and what is not promised, stands in docs/promises.md
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import json
 import math
 import os
-import signal
 import tempfile
 import time
 from dataclasses import dataclass
@@ -23,6 +21,7 @@ from typing import Literal
 
 from ludus.errors import UserError
 from ludus.processes.capture import Capture
+from ludus.processes.ended import kill_group
 from ludus.processes.walls import Sandboxing, Walls, prepare, walls
 
 _START_S = 10.0
@@ -100,8 +99,7 @@ async def run_python(
             exit_code = await _end_of(process, streams.is_ready, limits.timeout_s)
         finally:
             # Its whole group; where it has a process namespace, whatever left the group dies with its first.
-            with contextlib.suppress(ProcessLookupError):
-                os.killpg(process.pid, signal.SIGKILL)
+            kill_group(process.pid)
             await process.wait()
         time_s = time.perf_counter() - begun
         out, err = streams.rest()

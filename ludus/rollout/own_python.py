@@ -12,8 +12,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import os
-import signal
 import subprocess
 import threading
 import time
@@ -28,6 +26,7 @@ from ludus.agents.adapter import EpisodeContext
 from ludus.episodes.outcome import DEADLINE_CODE, Raised, Returned
 from ludus.episodes.reward import Result
 from ludus.errors import UserError
+from ludus.processes.ended import kill_group
 from ludus.processes.environment import handed_on
 from ludus.rollout import own_python_program
 from ludus.rollout.playing import received
@@ -187,9 +186,8 @@ class _Program:
 
     def kill(self) -> None:
         """With everything that it started. Killing twice is allowed."""
-        with suppress(ProcessLookupError):
-            if self._process.poll() is None:
-                os.killpg(self._process.pid, signal.SIGKILL)
+        if self._process.poll() is None:
+            kill_group(self._process.pid)
         self._process.wait()
         for pipe in (self._process.stdin, self._process.stdout):
             with suppress(OSError):  # what was not yet written goes nowhere

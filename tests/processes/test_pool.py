@@ -167,6 +167,7 @@ def test_a_call_that_hangs_is_killed_with_its_children(pool: WorkerPool, tmp_pat
         (lambda: os.kill(os.getpid(), signal.SIGSEGV), "killed by SIGSEGV"),
     ],
 )
+@pytest.mark.usefixtures("has_waitid")
 def test_a_crash_is_named(pool: WorkerPool, end: object, how: str) -> None:
     """A process that ends in the middle of a call is told with how it ended, and replaced."""
 
@@ -179,6 +180,7 @@ def test_a_crash_is_named(pool: WorkerPool, end: object, how: str) -> None:
     assert pool.call_blocking(abs, (-1,)) == 1
 
 
+@pytest.mark.usefixtures("has_waitid")
 def test_a_fork_that_outlives_a_crash_is_no_hang(pool: WorkerPool, tmp_path: Path) -> None:
     """A forked child that holds the process's sockets hides its end from nobody, and ends with it."""
     noted = tmp_path / "pid"

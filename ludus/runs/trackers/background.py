@@ -19,6 +19,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, Self
 
+from ludus.processes.ended import kill_group
 from ludus.runs.settings import TrackerName, TrackersSettings
 
 logger = logging.getLogger(__name__)
@@ -110,8 +111,7 @@ class TrackerProcess:
                     self._reason = self._reason or f"it did not get on for {patience_s:g} s"
                     break
         finally:
-            with suppress(ProcessLookupError, PermissionError):  # what its client has started goes with it
-                os.killpg(self._process.pid, signal.SIGKILL)
+            kill_group(self._process.pid)  # what its client has started goes with it
             self._process.wait()
             self._thread.join()
         if self._reason:

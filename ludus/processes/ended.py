@@ -1,0 +1,36 @@
+"""Whether a process has ended, seen without taking its number away.
+
+Knows: processes that lead a group of their own.  Knows not: why they were started.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+from contextlib import suppress
+
+
+def exit_code(process: subprocess.Popen[bytes]) -> int | None:
+    """As `Popen.returncode` says it: minus the number of the signal that ended it. None: it lives.
+
+    The process keeps its number until somebody waits for it. Where the system cannot say so much (`os.waitid`, which
+    Python has on macOS from 3.13 on), the number is gone with the answer, and so is what was left of its group.
+    """
+    if not hasattr(os, "waitid"):
+        code = process.poll()
+        if code is not None:
+            kill_group(process.pid)
+        return code
+    ended = os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+    if ended is None:
+        return None
+    return ended.si_status if ended.si_code == os.CLD_EXITED else -ended.si_status
+
+
+def kill_group(pid: int) -> bool:
+    """Whether there was a process of the group to be killed."""
+    with suppress(ProcessLookupError, PermissionError):  # PermissionError: what macOS says of a zombie's group
+        os.killpg(pid, signal.SIGKILL)
+        return True
+    return False
