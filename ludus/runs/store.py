@@ -37,7 +37,7 @@ from ludus.runs.folder import config_text, read_config, read_metrics, read_summa
 from ludus.runs.journal import Journal, Unfinished, discard, left_behind, read_unfinished
 from ludus.runs.metrics import Metrics
 from ludus.runs.records import FinishedEpisode
-from ludus.runs.tokens import StepTokens, TokenColumns, discard_tokens, read_tokens, write_tokens
+from ludus.runs.tokens import StepTokens, TokenColumns, discard_tokens, missing_steps, read_tokens, write_tokens
 from ludus.types import Episode, Outcome
 
 logger = logging.getLogger(__name__)
@@ -198,6 +198,9 @@ class RunStore(AbstractContextManager["RunStore"]):
             missing -= {max(missing, default=0)}  # its metrics may be on their way, or were when a crash came
         if missing:
             found.append(f"metrics.jsonl has nothing of {len(missing):,} steps, of which the first is {min(missing)}")
+        trained = {step for (step,) in self.rows("SELECT DISTINCT step FROM credit WHERE mask IS NULL")}
+        if gone := missing_steps(self.folder, trained):
+            found.append(f"tokens/ has nothing of {len(gone):,} steps, of which the first is {gone[0]}")
         return found + [str(error) for error in map(self._error_of, (read_config, read_summary)) if error is not None]
 
     # Sessions that have not ended

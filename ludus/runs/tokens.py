@@ -14,7 +14,7 @@ import re
 import sys
 import zlib
 from array import array
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import accumulate
 from pathlib import Path
@@ -147,6 +147,15 @@ def recorded_steps(folder: Path) -> list[int]:
     """Steps that have a file, rising."""
     names = (_NAME.fullmatch(path.name) for path in (folder / FOLDER).glob("step-*.bin"))
     return sorted(int(name[1]) for name in names if name)
+
+
+def missing_steps(folder: Path, trained: Collection[int]) -> list[int]:
+    """Those of `trained` that have no file though earlier and later ones have theirs, rising.
+
+    Whether the first and the last ones were to be recorded, nothing says.
+    """
+    recorded = recorded_steps(folder)
+    return sorted(step for step in {*trained} - {*recorded} if recorded and recorded[0] < step < recorded[-1])
 
 
 def discard_tokens(folder: Path, *, after: int) -> None:

@@ -22,6 +22,7 @@ from tests.attacks.test_damages import (
     NUM_STEPS,
     OPEN,
     ROWS,
+    STAYS_AWAY,
     Damage,
     Watcher,
     config_of,
@@ -109,6 +110,6 @@ def _broken_laws(
             broken.append(f"{len(originals) + 1 - kept} episodes are lost")
         if len(store.metrics()) < NUM_STEPS and name not in HOLD_METRICS:
             broken.append("metrics are lost")
-        left = [each for each in store.damages() if not each.startswith("metrics.jsonl")]
+        left = [each for each in store.damages() if not each.startswith(STAYS_AWAY)]
         broken += [f"still damaged afterwards: {each}" for each in left]
     return broken

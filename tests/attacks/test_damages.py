@@ -1,19 +1,20 @@
 """Damage to every file of a run's folder: what is said, what is still read, what `--resume` makes of it.
 
-Each is done to a copy of a run of three steps, with a checkpoint of each and an open session in its journal. One had
-ended; one was killed while SQLite had all of its records in a journal of its own yet. Whatever the damage, who goes on
-ends in the weights of the run that nobody disturbed, or is refused with the reason.
+Each is done to a copy of a run of three steps, with a checkpoint of each, a branch from one of its turns and an open
+session in its journal. One had ended; one was killed while SQLite had all of its records in a journal of its own yet.
+Whatever the damage, who goes on ends in the weights of the run that nobody disturbed, or is refused with the reason.
 """
 
 from __future__ import annotations
 
+import json
 import logging
 import os
 import random
 import shutil
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -29,10 +30,12 @@ from ludus.runs.folder import trained_model
 from ludus.runs.journal import Journal
 from ludus.runs.store import RunStore
 from ludus.runs.tokens import read_tokens
+from ludus.runs.watch.branches import Branches
+from ludus.runs.watch.question import BRANCH
 from tests.runs.conftest import episode_of
 
 ROWS = [{"question": f"What do you know about {number}?"} for number in range(5)]
-NUM_STEPS, NUM_EPISODES = 3, 6
+NUM_STEPS, NUM_EPISODES, NUM_ANSWERS = 3, 6, 2
 LAST = "checkpoints/step-000003"
 PAGE = 4096
 PAGE_OF_PROMISES = Path(__file__).parents[2] / "docs" / "promises.md"
@@ -129,6 +132,8 @@ class Damage:
     goes_on_from: int | None = NUM_STEPS
     """None: it is refused."""
     was_killed: bool = False
+    answers: int = NUM_ANSWERS
+    """Of the branch, that are shown."""
 
     def __str__(self) -> str:
         return f"{self.file}, {WORDS[self.how]}{', killed' if self.was_killed else ''}"
@@ -140,6 +145,8 @@ class Damage:
         lost = [f"{NUM_EPISODES + 1 - self.episodes} of 7 episodes"] if self.episodes <= NUM_EPISODES else []
         lost += [f"metrics of {NUM_STEPS - self.steps} of 3 steps"] if self.steps < NUM_STEPS else []
         lost += ["what the loss used of the tokens of step 2"] if self.file == TOKENS else []
+        lost += [f"{NUM_ANSWERS - self.answers} of 2 answers"] if self.answers < NUM_ANSWERS else []
+        lost += ["which answers were chosen"] if self.file == CHOSEN else []
         goes_on = "refused" if self.goes_on_from is None else f"from step {self.goes_on_from}"
         state = ", of a run that was killed" if self.was_killed else ""
         return f"| `{self.file}`{state} | ", f" | {told} | {', '.join(lost) or 'nothing'} | {goes_on} |"
@@ -151,7 +158,11 @@ NO_SUMMARY = "summary.json is damaged"
 KNEW = "of the 6 episodes that the checkpoint of step 3 knew of"
 AGAIN = "what it learned after step 2 is learned again"
 TOKENS = "tokens/step-000002.bin"
+STAYS_AWAY = ("metrics.jsonl", "tokens/ ")
+"""What nobody writes again, and is said whoever looks."""
 TRAINER = f"{LAST}/trainer"
+CHOSEN = "branches/chosen.json"
+NO_CHOICES = "chosen.json' is damaged: it is no list of episodes"
 CHANGED = "does not hold what was written. Going on from step 2"
 DAMAGES = [
     Damage("config.yaml", missing, "config.yaml is missing"),
@@ -181,7 +192,7 @@ DAMAGES = [
     Damage("metrics.jsonl", cut, "metrics.jsonl has nothing of 2 steps, of which the first is 2", steps=1),
     Damage("metrics.jsonl", flipped, "metrics.jsonl is damaged: 1 of its lines cannot be read", steps=2),
     Damage("metrics.jsonl", with_a_changed_line, "metrics.jsonl is damaged: 1 of its lines cannot be read", steps=2),
-    Damage(TOKENS, missing),
+    Damage(TOKENS, missing, "tokens/ has nothing of 1 steps, of which the first is 2"),
     Damage(TOKENS, empty, f"{TOKENS} is damaged: it does not hold what was written"),
     Damage(TOKENS, cut, f"{TOKENS} is damaged: it does not hold what was written"),
     Damage(TOKENS, flipped, f"{TOKENS} is damaged: it does not hold what was written"),
@@ -211,6 +222,16 @@ DAMAGES = [
     Damage("model/model.safetensors", flipped, "does not hold what was written"),
     Damage("model/config.json", cut, "config.json (356 bytes) does not hold what was written"),
     Damage("model/tokenizer.json", missing, "tokenizer.json is missing"),
+    Damage("branches", missing, answers=0),
+    Damage("branches/run.db", missing, "branches: run.db is missing: 0 episodes", answers=0),
+    Damage("branches/run.db", empty, "branches: run.db is empty: 0 episodes", answers=0),
+    Damage("branches/run.db", cut, "branches: run.db is damaged (database disk image is malformed)", answers=0),
+    Damage("branches/run.db", foreign, "branches: run.db is damaged (file is not a database)", answers=0),
+    Damage("branches/run.db", without_header, "branches: run.db is damaged (file is not a database): 2 episodes"),
+    Damage(CHOSEN, missing),
+    Damage(CHOSEN, empty, NO_CHOICES),
+    Damage(CHOSEN, cut, NO_CHOICES),
+    Damage(CHOSEN, flipped, NO_CHOICES),
     Damage("writer.lock", missing),
 ]
 
@@ -224,6 +245,16 @@ def copy_of(folder: Path, to: Path, damage: Damage) -> Path:
     journal.close()
     damage.how(next(iter(run.glob(damage.file))))
     return run
+
+
+def branch_from(run: Path) -> None:
+    """Somebody has gone back to a turn, had two answers, and chosen both."""
+    about = {"from": {"episode": "0", "turn": "0"}, "model": "base", "edit": None, "created_at": 0.0}
+    answers = [replace(episode_of(200 + number), task_id=BRANCH) for number in range(NUM_ANSWERS)]
+    with RunStore.create(run, "branches", "model: {path: nowhere}\n") as store:
+        for each in answers:
+            store.add_episode(replace(each, group_id="branch", metadata={BRANCH: about}))
+    (run / CHOSEN).write_text(json.dumps([each.id for each in answers]))
 
 
 class Watcher(ludus.Observer):
@@ -262,6 +293,8 @@ def root(tiny_model_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> P
     root = tmp_path_factory.mktemp("runs")
     observer = Watcher(root / "killed" / "run")
     ludus.Trainer(config_of(tiny_model_folder, root / "ended"), ROWS).train(LettersAgent, observer=observer)
+    for state in ("ended", "killed"):
+        branch_from(root / state / "run")
     return root
 
 
@@ -285,8 +318,14 @@ def test_damage_has_its_sentence_and_costs_no_more_than_it_must(
     with RunStore.open(run) as store:
         assert {encode_episode(episode) for episode in store.episodes() if episode.id != OPEN} <= originals
         assert len(store.metrics()) == damage.steps
-        assert ('"damage":[]' not in (run / "report.html").read_text()) == bool(store.damages())
-    told = f"{capsys.readouterr().err} {caplog.text} {why_not(trained_model, run)} {why_not(tokens_of, run)}"
+        branches = Branches(run, lambda: None)
+        damages = store.damages() + branches.damages()
+        assert ('"damage":[]' not in (run / "report.html").read_text()) == bool(damages)
+    samples = [each for branch in branches.listed() for each in branch["samples"]]
+    assert len(samples) == damage.answers
+    assert sum(each["chosen"] for each in samples) == (0 if damage.file == CHOSEN else damage.answers)
+    heard = f"{capsys.readouterr().err} {caplog.text} {' '.join(damages)}"
+    told = f"{heard} {why_not(trained_model, run)} {why_not(tokens_of, run)}"
     assert damage.says in " ".join(told.split())
     assert damage.says or "damaged" not in told
     caplog.clear()
@@ -302,7 +341,7 @@ def test_damage_has_its_sentence_and_costs_no_more_than_it_must(
     with RunStore.open(run) as store:
         kept = [each for each in store.episodes() if each.id == OPEN or encode_episode(each) in originals]
         assert len(kept) == damage.episodes
-        assert not [each for each in store.damages() if not each.startswith("metrics.jsonl")]
+        assert not [each for each in store.damages() if not each.startswith(STAYS_AWAY)]
 
 
 def test_the_page_has_every_damage() -> None:

@@ -12,6 +12,7 @@ import stat
 import zipfile
 import zlib
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import msgspec
@@ -278,6 +279,16 @@ def link_of(name: str) -> Callable[[Path], None]:
     return write
 
 
+def branch_of(about: object) -> Callable[[Path], None]:
+    """An answer that belongs to a branch of another kind."""
+
+    def write(run: Path) -> None:
+        with RunStore.create(run, "branches", "model: {path: nowhere}\n") as store:
+            store.add_episode(replace(episode_of(2), task_id="branch", metadata={"branch": about} if about else {}))
+
+    return write
+
+
 def tokens_of(content: bytes) -> bytes:
     body = b"\x01" + content
     return zlib.crc32(body).to_bytes(4, "little") + body
@@ -298,6 +309,10 @@ RUNS: dict[str, Callable[[Path], None]] = {
     "a journal of 2^32 bytes": file_of("journal/1-00000000-000001.turns", b"\xff" * 64),
     "tokens of another kind": file_of("tokens/step-000001.bin", tokens_of(msgspec.msgpack.encode([1, 0, [], {}, {}]))),
     "tokens that are too deep": file_of("tokens/step-000001.bin", tokens_of(b"\x91" * 100_000)),
+    "a branch from nowhere": branch_of(None),
+    "a branch of another kind": branch_of(["id", {}]),
+    "a branch in the place of another": branch_of({"id": "../..", "samples": {}}),
+    "choices that are too deep": file_of("branches/chosen.json", DEEP),
     "statements of their own": credit_that_runs,
     "a configuration that multiplies": file_of(
         "config.yaml", "model: {path: x}\n" + CONFIGURATIONS["aliases that multiply, where anything may stand"]

@@ -62,6 +62,8 @@ class Branches:
         self._decode = decode
         self._lock = threading.Lock()
         self._trying: dict[str, _Trying] = {}
+        self._is_damaged = False
+        """Their record is then read as a whole, each time: of a damaged one what is whole is shown."""
 
     def __repr__(self) -> str:
         return f"Branches({str(self._folder)!r}, trying={len(self._trying)})"
@@ -69,7 +71,7 @@ class Branches:
     def listed(self) -> list[Json]:
         """The newest first, without their tokens."""
         trying = list(self._trying.values())
-        chosen = set(_read_chosen(self._folder))
+        chosen = self._chosen()
         kept = [_branch_json(group, episodes, chosen) for group, episodes in self._groups()]
         known = {each.id for each in trying}
         found = [*(each.as_json() for each in reversed(trying)), *(each for each in kept if each["id"] not in known)]
@@ -80,11 +82,25 @@ class Branches:
         if branch in self._trying:
             return self._trying[branch].as_json()
         for group, episodes in self._groups(branch):
-            found = _branch_json(group, episodes, set(_read_chosen(self._folder)))
+            found = _branch_json(group, episodes, self._chosen())
             for sample, episode in zip(found["samples"], episodes, strict=True):
                 sample |= answer_json(episode, episode.session.turns[-1], self._decode())
             return found
         return None
+
+    def damages(self) -> list[str]:
+        """A sentence for each thing of theirs that is not as it was written; what could be read of it is listed."""
+        if not self._folder.is_dir():
+            return []
+        found = []
+        try:
+            with closing(RunStore.look(self._folder)) as store:
+                found += store.damages()
+            self._is_damaged = store.is_salvaged
+            _read_chosen(self._folder)
+        except UserError as error:
+            found.append(str(error))
+        return [f"{FOLDER}: {each}" for each in found]
 
     def begin(self, sampler: Sampler, past: Past, *, episode: str, model: str, num: int) -> str:
         """The id of a new branch, whose answers come; on a running event loop. num: of answers."""
@@ -144,7 +160,11 @@ class Branches:
         if not (self._folder / "run.db").is_file():
             return
         where, values = ("", ()) if branch is None else (" AND group_id = ?", (branch,))
-        with closing(RunStore.look(self._folder, checks=False)) as store:
+        try:
+            store = RunStore.look(self._folder, checks=self._is_damaged)
+        except UserError:  # `damages` says why
+            return
+        with closing(store):
             groups = store.rows(
                 f"SELECT group_id FROM episodes WHERE task_id = '{BRANCH}' AND {_ANSWERED}{where} "
                 f"GROUP BY group_id ORDER BY max(num) DESC LIMIT {_MOST_LISTED}",
@@ -152,7 +172,18 @@ class Branches:
             )
             for (group,) in groups:
                 sql = f"SELECT num FROM episodes WHERE group_id = ? AND {_ANSWERED} ORDER BY id"
-                yield group, [store.episode_at(num) for (num,) in store.rows(sql, (group,))]
+                try:
+                    episodes = [store.episode_at(num) for (num,) in store.rows(sql, (group,))]
+                except (UserError, ValueError):  # not as they were written, which `damages` says
+                    continue
+                if isinstance(episodes[0].metadata.get(BRANCH), dict):
+                    yield group, episodes
+
+    def _chosen(self) -> set[str]:
+        """Episodes that are demonstrations, as far as it can be read."""
+        with suppress(UserError):
+            return set(_read_chosen(self._folder))
+        return set()
 
 
 def _branch_json(group: str, episodes: Sequence[Episode], chosen: Collection[str]) -> Json:
@@ -168,7 +199,7 @@ def _branch_json(group: str, episodes: Sequence[Episode], chosen: Collection[str
         }
         for episode in episodes
     ]
-    return {"id": group, "state": "finished", "error": None, **about, "samples": samples}
+    return {**about, "id": group, "state": "finished", "error": None, "samples": samples}
 
 
 def changed(turn: Turn, edit: Edit | None) -> Turn:
@@ -233,7 +264,7 @@ def _read_chosen(folder: Path) -> list[str]:
     with suppress(FileNotFoundError):
         try:
             found = json.loads((folder / _CHOSEN).read_bytes())
-        except ValueError:
+        except (ValueError, RecursionError):
             found = None
         if not (isinstance(found, list) and all(isinstance(each, str) for each in found)):
             raise UserError(f"{str(folder / _CHOSEN)!r} is damaged: it is no list of episodes; remove it")

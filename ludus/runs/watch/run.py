@@ -299,7 +299,7 @@ class WatchedRun:
             if self._is_closed:
                 self.close()
         store.close()
-        self._damage = list(dict.fromkeys([*damage, *self._damage]))
+        self._damage = list(dict.fromkeys([*damage, *self.branches.damages(), *self._damage]))
 
     def _config(self) -> tuple[dict[str, Any], list[str]]:
         try:

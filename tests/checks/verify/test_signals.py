@@ -16,7 +16,7 @@ def test_a_run_that_is_told_twice_leaves_and_goes_on(tiny_model_folder: Path) ->
     result = verify_signals(model=str(tiny_model_folder), cases=[Case("step", signal.SIGINT, 2)])
     assert result.ok and result.wrong == () and result.weights_equal == 1, result.endings
     (left,) = result.endings
-    assert left.exit_code == 130 and left.left_after_s < 20 and left.saved_step is not None
+    assert left.exit_code == 130 and left.saved_step is not None
 
 
 def test_every_phase_is_told_by_every_signal() -> None:
