@@ -17,7 +17,7 @@ from typer import Argument
 from ludus.api.live import duration
 from ludus.cli.console import plain_table, say
 from ludus.cluster.slurm import cancel_job, interrupt_job, job_of, job_state
-from ludus.cluster.status import HeadView, RunStatus, read_status
+from ludus.cluster.status import NAME, HeadView, RunStatus, read_status
 from ludus.errors import BackendError, UserError
 
 Run = Annotated[Path, Argument(metavar="RUN", help="The run's folder, such as runs/guess.")]
@@ -67,7 +67,7 @@ def stop(run: Run) -> None:
             raise UserError(f"the head, pid {head.pid}, is gone already; go on with --resume")
         os.kill(head.pid, signal.SIGINT)
     elif head.scheduler == "slurm" and head.job is not None:
-        interrupt_job(head.job)
+        interrupt_job(head.job, run / NAME)
     elif head.url:
         _send(head, "POST", "/stop")
     else:

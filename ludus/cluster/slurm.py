@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 import os
+import re
 import shlex
 import shutil
 import subprocess
@@ -30,6 +31,8 @@ _COMMAND_S = 60.0  # a busy controller answers within seconds
 _SCANCEL_S = 10.0
 _SIGNALLED = 128
 _JOB_FILE = "roles/job.id"
+_JOB_ID = re.compile(r"[0-9]+([_+][0-9]+)?")
+"""Also of an array's, or of a part of one."""
 
 
 class SlurmStep(LocalProcess):
@@ -165,9 +168,9 @@ def submit(job: SlurmJob) -> str:
 
 
 def job_of(run: Path) -> str | None:
-    """The job that a run was last submitted as. None: it never was."""
+    """The job that a run was last submitted as. None: it never was. Raises UserError if its number is none."""
     path = run / _JOB_FILE
-    return path.read_text(encoding="utf-8").strip() if path.is_file() else None
+    return _number(path.read_bytes().decode(errors="replace").strip(), path) if path.is_file() else None
 
 
 def job_state(job_id: str) -> str | None:
@@ -175,14 +178,22 @@ def job_state(job_id: str) -> str | None:
     return _run("squeue", "--noheader", "--format=%T", f"--jobs={job_id}", may_fail=True).strip() or None
 
 
-def interrupt_job(job_id: str) -> None:
-    """Have the head of a job save and leave. Raises UserError if Slurm does not let us."""
-    _run("scancel", "--signal=TERM", "--batch", job_id)
+def interrupt_job(job_id: str, where: Path) -> None:
+    """Have the head of a job, which the run's status names, save and leave. Raises UserError if Slurm does not let us,
+    or it is no job's number."""
+    _run("scancel", "--signal=TERM", "--batch", _number(job_id, where))
 
 
 def cancel_job(job_id: str) -> None:
     """Take a job that waits out of the queue. Raises UserError if Slurm does not let us."""
     _run("scancel", job_id)
+
+
+def _number(job_id: str, where: Path) -> str:
+    """The job's, as Slurm's programs are given it: a run of others must not hand them options."""
+    if not _JOB_ID.fullmatch(job_id):
+        raise UserError(f"{where} is damaged: {job_id!r} is no number of a job; ask squeue, and end the job by scancel")
+    return job_id
 
 
 def _run(*words: str, may_fail: bool = False) -> str:

@@ -12,7 +12,9 @@ import socket
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Literal
+from typing import Annotated, Literal
+
+import msgspec
 
 from ludus.errors import UserError
 
@@ -42,7 +44,8 @@ class RoleView:
 class HeadView:
     """The process of the loop."""
 
-    pid: int
+    pid: Annotated[int, msgspec.Meta(gt=0)]
+    """Of one process: what is told to 0 or less, many hear."""
     host: str
     scheduler: str
     job: str | None
@@ -76,17 +79,14 @@ def write_status(folder: Path, run_status: RunStatus) -> None:
 def read_status(folder: Path) -> RunStatus | None:
     """The status of the run. None: no process of it runs, or none ever did."""
     try:
-        text = (folder / NAME).read_text(encoding="utf-8")
+        content = (folder / NAME).read_bytes()
     except FileNotFoundError:
         return None
     except OSError as error:
         raise UserError(f"cannot read {folder / NAME}: {error.strerror}; it is its owner's alone") from None
-    except UnicodeDecodeError:
-        text = ""
     try:
-        content = json.loads(text)
-        return RunStatus(HeadView(**content["head"]), [RoleView(**role) for role in content["roles"]])
-    except (ValueError, KeyError, TypeError, RecursionError):
+        return msgspec.json.decode(content, type=RunStatus)
+    except (msgspec.MsgspecError, ValueError, RecursionError):
         raise _DamagedError(
             f"{folder / NAME} is damaged: which processes the run has is not known. If none lives any more, remove it"
         ) from None

@@ -90,7 +90,12 @@ def test_the_status_of_another_head_is_not_cleared(config):
     assert read_status(config.folder) == other
 
 
-@pytest.mark.parametrize("content", [b"", b"{", b'{"head": {}}', b"[1]", b"\xff\xfe"])
+HEAD = '{"head": {"pid": %s, "host": "a", "scheduler": "local", "job": null, "url": "", "key": "", "started_at": %s}}'
+NO_STATUS = [b"", b"{", b'{"head": {}}', b"[1]", b"\xff\xfe", b"[" * 100_000]
+OF_NOBODY = [(HEAD % each).encode() for each in (("-1", "0.0"), ("0", "0.0"), ('"1"', "0.0"), ("1", '"now"'))]
+
+
+@pytest.mark.parametrize("content", [*NO_STATUS, *OF_NOBODY])
 def test_a_damaged_status_is_named_and_stands_in_nobodys_way(content: bytes, tmp_path: Path) -> None:
     """Who asks is told what is not known; the next head writes its own over it."""
     (tmp_path / "roles.json").write_bytes(content)

@@ -8,7 +8,7 @@ import sys
 import pytest
 
 from ludus.cluster.base import Role
-from ludus.cluster.slurm import SlurmJob, SlurmLauncher, job_of, step_command, submit
+from ludus.cluster.slurm import SlurmJob, SlurmLauncher, interrupt_job, job_of, step_command, submit
 from ludus.errors import ConfigError, UserError
 from ludus.processes.placement import LocalScheduler, RayScheduler, ResourceSettings, RoleSettings, SlurmScheduler
 from ludus.settings import idle_keys
@@ -148,6 +148,21 @@ def test_what_cannot_be_submitted_is_said(tmp_path, monkeypatch):
         job(tmp_path, template=str(wrong)).script()
     with pytest.raises(UserError, match="cannot read"):
         job(tmp_path, template=str(tmp_path / "none")).script()
+
+
+def test_a_run_of_others_hands_slurm_no_options(tmp_path):
+    """What stands for a job's number is a number, or is refused: `scancel --user=…` would end what is not the run's."""
+    (tmp_path / "roles").mkdir()
+    kept = tmp_path / "roles" / "job.id"
+    for number in ("4711", "4711_3", "4711+1"):
+        kept.write_text(f"{number}\n")
+        assert job_of(tmp_path) == number
+    for wrong in (b"", b"--user=me", b"4711 --user=me", b"4711\xff", b"4711\0"):
+        kept.write_bytes(wrong)
+        with pytest.raises(UserError, match=r"job.id is damaged: .* is no number of a job"):
+            job_of(tmp_path)
+    with pytest.raises(UserError, match=r"roles.json is damaged: '--user=me' is no number of a job"):
+        interrupt_job("--user=me", tmp_path / "roles.json")
 
 
 def test_settings_of_another_scheduler_cannot_be_written():
