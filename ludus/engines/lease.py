@@ -48,7 +48,7 @@ def release_workers() -> None:
 @dataclass(slots=True, eq=False)
 class _Ticket:
     name: str
-    is_brief: bool
+    is_read_only: bool
     since: float
     """When it asked, or, of the holder, when its turn began."""
 
@@ -71,15 +71,15 @@ class ComputeLease:
 
     @contextmanager
     def hold(
-        self, name: str, meanwhile: Callable[[], float | None] | None = None, *, is_brief: bool = False
+        self, name: str, meanwhile: Callable[[], float | None] | None = None, *, is_read_only: bool = False
     ) -> Iterator[None]:
         """Wait for the turn, then hold the lease for the length of the block.
 
         meanwhile: called while it waits, after every `nudge` and after as many seconds as it returned (None: no sooner
         than nudged). It must not ask for the lease.
-        is_brief: it changes nothing that others compute with, and may have its turn where a holder gives way.
+        is_read_only: it changes nothing that others compute with, and may have its turn where a holder gives way.
         """
-        ticket = _Ticket(name, is_brief, time.perf_counter())
+        ticket = _Ticket(name, is_read_only, time.perf_counter())
         try:
             self._wait(ticket, meanwhile)
             yield
@@ -91,21 +91,21 @@ class ComputeLease:
                 self._leave(ticket)
 
     def give_way(self) -> None:
-        """Of the holder, in the middle of its work: who waits and is brief has a turn first. Costs nothing otherwise.
+        """Of the holder, in the middle of its work: who waits and only reads has a turn first. Costs nothing otherwise.
 
         The holder keeps its turn as long as theirs took last, and at least 10 ms: both have half of the time.
         """
         with self._changed:
             own = self._holder
             assert own is not None, "only the holder gives way"
-            if not self._briefs() or time.perf_counter() - own.since < self._slice_s:
+            if not self._num_readers() or time.perf_counter() - own.since < self._slice_s:
                 return
         release_workers()
         with self._changed:
-            num_briefs = self._briefs()
+            num_readers = self._num_readers()
             self._end_turn(own)
             self._queue.popleft()
-            self._queue.insert(num_briefs, own)
+            self._queue.insert(num_readers, own)
             self._changed.notify_all()
             self._changed.wait_for(lambda: self._queue[0] is own)
             self._slice_s = max(_SLICE_S, time.perf_counter() - own.since)
@@ -121,10 +121,10 @@ class ComputeLease:
         with self._changed:
             return LeaseStats(held_s=dict(self._held_s), waited_s=dict(self._waited_s))
 
-    def _briefs(self) -> int:
-        """How many may have their turn now, before the first that has to wait for the holder's end."""
+    def _num_readers(self) -> int:
+        """How many of those that wait only read, before the first that has to wait for the holder's end."""
         waiting = itertools.islice(self._queue, 1, None)
-        return sum(1 for _ in itertools.takewhile(lambda each: each.is_brief, waiting))
+        return sum(1 for _ in itertools.takewhile(lambda each: each.is_read_only, waiting))
 
     def _wait(self, ticket: _Ticket, meanwhile: Callable[[], float | None] | None) -> None:
         with self._changed:

@@ -18,10 +18,9 @@ def exit_code(process: subprocess.Popen[bytes]) -> int | None:
     Python has on macOS from 3.13 on), the number is gone with the answer, and so is what was left of its group.
     """
     if not hasattr(os, "waitid"):
-        code = process.poll()
-        if code is not None:
+        if process.returncode is None and process.poll() is not None:  # asked again, the number may be another's
             kill_group(process.pid)
-        return code
+        return process.returncode
     ended = os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT)
     if ended is None:
         return None

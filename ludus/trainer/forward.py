@@ -29,6 +29,7 @@ from ludus.trainer.processed_targets import ProcessedTargets
 TOKEN_BLOCK = 64
 TARGET_BLOCK = 32
 GiveWay = Callable[[], None]
+"""Lets others have a turn, if any of them waits for one."""
 Beside = Callable[[Tensor], Tensor]
 """(hidden states) -> the gradient by them of what is added to the loss, both of shape (M, D), the latter fp32."""
 

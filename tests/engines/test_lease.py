@@ -91,11 +91,11 @@ def test_who_waits_does_what_comes_meanwhile() -> None:
     assert order[:2] == ["meanwhile", "meanwhile"] and order[-1] == "turn"
 
 
-def asks(lease: ComputeLease, order: list[str], name: str, *, is_brief: bool) -> threading.Thread:
+def asks(lease: ComputeLease, order: list[str], name: str, *, is_read_only: bool) -> threading.Thread:
     """A thread that waits for its turn already."""
 
     def work() -> None:
-        with lease.hold(name, is_brief=is_brief):
+        with lease.hold(name, is_read_only=is_read_only):
             order.append(name)
 
     waiting = int(repr(lease).partition("waiting=")[2].rstrip(")"))
@@ -113,7 +113,7 @@ def test_who_gives_way_is_passed_by_those_that_change_nothing(monkeypatch: pytes
     with lease.hold("trainer"):
         lease.give_way()  # nobody waits
         names = [("step", True), ("score", True), ("publish", False), ("late step", True)]
-        threads = [asks(lease, order, name, is_brief=is_brief) for name, is_brief in names]
+        threads = [asks(lease, order, name, is_read_only=is_read_only) for name, is_read_only in names]
         lease.give_way()
         assert order == ["step", "score"]
         assert "holder='trainer', waiting=2" in repr(lease)
@@ -132,7 +132,7 @@ def test_who_gives_way_keeps_half_of_the_time(monkeypatch: pytest.MonkeyPatch) -
 
     def work() -> None:
         nonlocal now
-        with lease.hold("engine", is_brief=True):
+        with lease.hold("engine", is_read_only=True):
             now += 3.0
 
     with lease.hold("trainer"):
@@ -159,7 +159,7 @@ def test_an_interrupt_leaks_nothing(place: str, monkeypatch: pytest.MonkeyPatch)
         raise KeyboardInterrupt
 
     def other() -> None:
-        with lease.hold("trainer", is_brief=True):
+        with lease.hold("trainer", is_read_only=True):
             entered.set()
             assert told.wait(timeout=30)
 

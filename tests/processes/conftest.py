@@ -3,8 +3,23 @@
 from __future__ import annotations
 
 import os
+import time
+from pathlib import Path
 
 import pytest
+
+
+def is_running(pid: int) -> bool:
+    try:
+        return "Z" not in Path(f"/proc/{pid}/stat").read_text().rsplit(")")[1].split()[0]
+    except FileNotFoundError:
+        return False
+
+
+def wait_until_gone(pid: int) -> None:
+    """Returns when the process has ended; the test's own time limit is the limit."""
+    while is_running(pid):
+        time.sleep(0.01)
 
 
 @pytest.fixture(params=["waitid", "without waitid"])

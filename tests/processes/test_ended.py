@@ -11,7 +11,7 @@ from collections.abc import Iterator
 import pytest
 
 from ludus.processes.ended import exit_code, kill_group
-from tests.processes.test_pool import wait_until_gone
+from tests.processes.conftest import wait_until_gone
 
 LEAVES_A_CHILD = """
 import subprocess, sys

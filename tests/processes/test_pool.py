@@ -27,6 +27,7 @@ from ludus.processes.calls import (
     WorkerTimeoutError,
 )
 from ludus.processes.pool import WorkerPool
+from tests.processes.conftest import wait_until_gone
 
 
 @pytest.fixture(scope="module")
@@ -41,21 +42,8 @@ def pair() -> Iterator[WorkerPool]:
         yield pool
 
 
-def is_running(pid: int) -> bool:
-    try:
-        return "Z" not in Path(f"/proc/{pid}/stat").read_text().rsplit(")")[1].split()[0]
-    except FileNotFoundError:
-        return False
-
-
 def wait_until_written(path: Path) -> None:
     while not path.exists() or not path.read_text():
-        time.sleep(0.01)
-
-
-def wait_until_gone(pid: int) -> None:
-    """Returns when the process has ended; the test's own time limit is the limit."""
-    while is_running(pid):
         time.sleep(0.01)
 
 

@@ -288,7 +288,7 @@ def test_who_samples_has_its_turn_inside_a_row(
 
     def sample() -> None:
         while not is_over.is_set():
-            with lease.hold("engine", is_brief=True):
+            with lease.hold("engine", is_read_only=True):
                 seen.append([each.data_ptr() for each in weights] == addresses)
 
     sampler = threading.Thread(target=sample)
@@ -297,7 +297,6 @@ def test_who_samples_has_its_turn_inside_a_row(
         while "waiting=1" not in repr(lease):
             pass
         before = len(seen)
-        monkeypatch.setattr(lease, "_slice_s", 0.0)
         shared._backward._add_row(row, TokenMeans(), shared._algorithm, None)
         during = len(seen) - before
     is_over.set()

@@ -225,7 +225,7 @@ class LocalEngine:
 
     def _step(self) -> None:
         try:
-            with self._lease.hold("engine", self._run_what_needs_no_turn, is_brief=True):
+            with self._lease.hold("engine", self._run_what_needs_no_turn, is_read_only=True):
                 progress = self._core.step() if self._has_work else []
         except Exception as error:  # one bad step must not end the engine: its calls fail, the next ones are served
             _log.exception("engine.step_failed")
@@ -259,7 +259,7 @@ class LocalEngine:
         self._is_paused = is_paused
 
     def _score(self, token_ids: Sequence[int]) -> tuple[float, ...]:
-        with self._lease.hold("engine", self._run_what_needs_no_turn, is_brief=True):
+        with self._lease.hold("engine", self._run_what_needs_no_turn, is_read_only=True):
             return self._core.score(token_ids)
 
     def _close(self) -> None:
