@@ -3,6 +3,7 @@
 import ast
 import functools
 import importlib
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -355,6 +356,18 @@ def test_only_algorithms_know_what_algorithms_there_are():
             for node in ast.walk(tree_of(path)):
                 if isinstance(node, ast.Constant) and node.value in names:
                     wrong.append(f"{path.relative_to(ROOT)}:{node.lineno} {node.value!r}")
+    assert not wrong, "\n".join(wrong)
+
+
+def test_what_reads_bytes_is_made_at_import():
+    """Two threads in which msgspec meets a kind for the first time end the process: see ludus.runs.codec.Decoder."""
+    wrong = []
+    for path in sources():
+        for function in (node for node in ast.walk(tree_of(path)) if isinstance(node, ast.FunctionDef)):
+            calls = [ast.unparse(node.func) for node in ast.walk(function) if isinstance(node, ast.Call)]
+            late = [name for name in calls if re.fullmatch(r"msgspec\.\w+\.decode|(msgspec\.\w+\.)?Decoder", name)]
+            if late and (path.name, function.name) != ("codec.py", "__init__"):
+                wrong.append(f"{path.relative_to(ROOT)}:{function.lineno} {function.name} calls {late}")
     assert not wrong, "\n".join(wrong)
 
 

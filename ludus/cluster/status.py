@@ -62,6 +62,9 @@ class RunStatus:
     roles: Sequence[RoleView] = ()
 
 
+_decode = msgspec.json.Decoder(RunStatus).decode  # see ludus.runs.codec.Decoder
+
+
 class _DamagedError(UserError):
     """The file is not what was written."""
 
@@ -85,7 +88,7 @@ def read_status(folder: Path) -> RunStatus | None:
     except OSError as error:
         raise UserError(f"cannot read {folder / NAME}: {error.strerror}; it is its owner's alone") from None
     try:
-        return msgspec.json.decode(content, type=RunStatus)
+        return _decode(content)
     except (msgspec.MsgspecError, ValueError, RecursionError):
         raise _DamagedError(
             f"{folder / NAME} is damaged: which processes the run has is not known. If none lives any more, remove it"

@@ -75,7 +75,7 @@ def encode_episode(episode: Episode) -> bytes:
 def decode_episode(data: bytes) -> Episode:
     """The episode that `encode_episode` was given. Raises UserError for anything else."""
     try:
-        stored = from_bytes(data, _Stored)
+        stored = _decode(data)
         reader = SessionReader(stored.episode.session.id)
         for piece in stored.pieces:
             reader.read(piece)
@@ -185,14 +185,25 @@ def to_bytes(value: msgspec.Struct) -> bytes:
         return json.dumps(msgspec.to_builtins(value, str_keys=True, enc_hook=plain)).encode("ascii")
 
 
-def from_bytes(data: bytes, kind: type[KindT]) -> KindT:
-    """What `to_bytes` was given. Raises ValueError for anything else."""
-    try:
-        if data.startswith(b"["):  # no list of MessagePack begins so
-            return msgspec.convert(json.loads(data), kind)
-        return msgspec.msgpack.decode(data, type=kind)
-    except (msgspec.MsgspecError, RecursionError) as error:
-        raise ValueError(f"these bytes hold no {kind.__name__}: {error}") from None
+class Decoder(Generic[KindT]):
+    """Reads what `to_bytes` wrote of one kind.
+
+    Made while its module is imported, not when bytes come: msgspec looks at a kind's fields when it meets it first, and
+    two threads that make it do so at once end the process with a segmentation fault (msgspec 0.22).
+    """
+
+    def __init__(self, kind: type[KindT]) -> None:
+        self._kind = kind
+        self._decode = msgspec.msgpack.Decoder(kind).decode
+
+    def __call__(self, data: bytes) -> KindT:
+        """What `to_bytes` was given. Raises ValueError for anything else."""
+        try:
+            if data.startswith(b"["):  # no list of MessagePack begins so
+                return msgspec.convert(json.loads(data), self._kind)
+            return self._decode(data)
+        except (msgspec.MsgspecError, RecursionError) as error:
+            raise ValueError(f"these bytes hold no {self._kind.__name__}: {error}") from None
 
 
 def span_fields(span: Span) -> dict[str, Any]:
@@ -220,6 +231,7 @@ def plain(value: object, depth: int = 0) -> Any:
 
 
 _encode = msgspec.msgpack.Encoder(enc_hook=plain).encode
+_decode = Decoder(_Stored)
 
 
 def map_texts(value: Any, change: Callable[[str], str]) -> Any:

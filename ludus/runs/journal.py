@@ -29,7 +29,7 @@ import msgspec
 
 from ludus.errors import BackendError
 from ludus.processes.files import lock, set_aside
-from ludus.runs.codec import Piece, SessionReader, SessionWriter, from_bytes, plain, to_bytes
+from ludus.runs.codec import Decoder, Piece, SessionReader, SessionWriter, plain, to_bytes
 from ludus.types import Node, SessionRecord, Turn
 
 logger = logging.getLogger(__name__)
@@ -47,6 +47,9 @@ class _Entry(msgspec.Struct, array_like=True):
     """Empty: nothing new."""
     rewards: dict[str, float] = {}
     piece: Piece | None = None
+
+
+_decode = Decoder(_Entry)
 
 
 @dataclass(slots=True)
@@ -228,7 +231,7 @@ def _entries(path: Path) -> Iterator[_Entry | None]:
             checksum = file.read(_NUMBER_BYTES)
             content = file.read(min(int.from_bytes(length), size))
             is_whole = len(checksum) == _NUMBER_BYTES and zlib.crc32(content) == int.from_bytes(checksum)
-            yield from_bytes(content, _Entry) if is_whole else None
+            yield _decode(content) if is_whole else None
 
 
 def _is_free(path: Path) -> bool:

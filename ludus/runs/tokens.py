@@ -94,6 +94,9 @@ class _Stored(msgspec.Struct, array_like=True):
     columns: dict[str, bytes]
 
 
+_decode = msgspec.msgpack.Decoder(_Stored).decode  # see ludus.runs.codec.Decoder
+
+
 def write_tokens(folder: Path, step: int, tokens: TokenColumns, turns: Mapping[int, tuple[str, Sequence[int]]]) -> None:
     """Replace the step's file in the run's folder. Raises OSError if the disk refuses.
 
@@ -134,7 +137,7 @@ def read_tokens(folder: Path, step: int) -> StepTokens | None:
             f"version reads {_FORMAT}. Read it with the version that wrote it"
         )
     try:
-        stored = msgspec.msgpack.decode(content[5:], type=_Stored)
+        stored = _decode(content[5:])
         columns: dict[str, Sequence[float]] = {name: _numbers(data) for name, data in stored.columns.items()}
         for name in ("weight", "loss"):
             columns[name] = array("d", (each / stored.num_minibatches for each in columns[name]))

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import math
 import signal
+import subprocess
+import sys
 import threading
 from collections.abc import Callable
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -53,6 +56,31 @@ def test_what_has_no_end_is_cut_short(make_episode: Callable[..., Episode]) -> N
     assert kept.metadata["big"] == hex(10**5000)
     assert "…" in repr(kept.metadata["deep"]) and "inside" not in repr(kept.metadata["deep"])
     assert repr(kept.metadata["circle"]).count("again") == 200
+
+
+def test_threads_read_their_first_records_together(full_episode: Episode, tmp_path: Path) -> None:
+    """In processes that have read none yet. Types that msgspec first met there ended one in four of them."""
+    (tmp_path / "record").write_bytes(encode_episode(full_episode))
+    script = (
+        "import os, sys, threading\n"
+        "from ludus.runs.codec import decode_episode\n"
+        "record = open(sys.argv[1], 'rb').read()\n"
+        "sys.setswitchinterval(1e-6)\n"
+        "barrier = threading.Barrier(8)\n"
+        "def read():\n"
+        "    barrier.wait()\n"
+        "    decode_episode(record)\n"
+        "for _ in range(12):\n"
+        "    if os.fork() == 0:\n"
+        "        threads = [threading.Thread(target=read) for _ in range(8)]\n"
+        "        [each.start() for each in threads]\n"
+        "        [each.join() for each in threads]\n"
+        "        os._exit(0)\n"
+        "    print(os.wait()[1])\n"
+    )
+    command = [sys.executable, "-c", script, str(tmp_path / "record")]
+    result = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert result.stdout.split() == ["0"] * 12, result.stderr
 
 
 def test_what_is_no_record_is_said() -> None:
