@@ -219,6 +219,9 @@ class Sampled:
     kept_ids: tuple[tuple[int, ...] | None, ...] = ()
     """Per token the ids it was drawn among, rising; empty when the sampling cuts nothing. An entry is None where more
     than MAX_KEPT_IDS were kept, or where the engine cannot say."""
+    prefill_s: float | None = field(default=None, compare=False)
+    """From when the engine began with the prompt to the first token; before that the call waited. None: the engine
+    cannot say."""
 
     def __post_init__(self) -> None:
         length = len(self.token_ids)

@@ -9,6 +9,7 @@ Knows: calls, token ids, page numbers, stop rules.  Knows not: tensors, other se
 from __future__ import annotations
 
 import logging
+import time
 from dataclasses import dataclass, field
 
 from ludus.text.constraint import Constraint, Constraints
@@ -79,6 +80,10 @@ class Sequence:
     """Version of all keys and values in `pages`. None: several, so nobody may share them."""
     num_cached_tokens: int | None = None
     """Prompt tokens found at the first admission. None: not admitted yet."""
+    admitted_at: float = 0.0
+    """Of the monotonic clock, at the first admission."""
+    prefill_s: float | None = None
+    """From then to the first token. None: there is none yet."""
 
     @classmethod
     def begin(
@@ -116,6 +121,8 @@ class Sequence:
 
     def append(self, draw: SampledToken, version: int) -> tuple[StopReason, str | None] | None:
         """Add a sampled token. Returns why the sequence ends with it; None: it goes on."""
+        if self.prefill_s is None:
+            self.prefill_s = time.monotonic() - self.admitted_at
         self.token_ids.append(draw.token_id)
         self.logprobs.append(draw.logprob)
         self.versions.append(version)
@@ -150,4 +157,5 @@ class Sequence:
             top_logprobs=tuple(self.top_logprobs),
             kept_ids=tuple(self.kept_ids),
             num_cached_tokens=self.num_cached_tokens or 0,
+            prefill_s=self.prefill_s,
         )

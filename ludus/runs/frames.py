@@ -33,7 +33,7 @@ _EPISODES = (
 _TURNS = (
     *("episode_id", "step", "turn_id", "number", "agent", "follows", "fork", "prompt", "reply"),
     *("num_tokens", "mean_logprob", "reward", "advantage", "mask", "ended_by"),
-    *("started_at", "first_token_at", "finished_at"),
+    *("started_at", "first_token_at", "prefill_s", "finished_at"),
 )
 _USED = ("trained_logprob", "ratio", "clipped", "weight", "loss", "entropy")
 """Of a trained token, as its loss used them."""
@@ -161,6 +161,7 @@ def _turn_row(episode: Episode, number: int, view: TurnView) -> dict[str, Any]:
         "ended_by": view.ended_by,
         "started_at": turn.started_at,
         "first_token_at": turn.first_token_at or None,
+        "prefill_s": turn.sampled.prefill_s,
         "finished_at": turn.finished_at,
     }
 

@@ -80,6 +80,7 @@ def rich_episode() -> Episode:
         top_logprobs=(((5, -0.1), (9, -2.0)), (), ((7, -math.pi),)),
         num_cached_tokens=17,
         kept_ids=((5, 9), None, (6, 7, 8)),
+        prefill_s=0.25,
     )
     sampling = Sampling(
         temperature=0.7,

@@ -26,6 +26,13 @@ def test_the_reward_of_the_episode_survives(full_episode: Episode) -> None:
     assert decode_episode(encode_episode(replace(full_episode, reward=None))).reward is None
 
 
+def test_how_long_the_prompt_took_survives(full_episode: Episode) -> None:
+    """Though two samples that differ in it alone are equal: it is no part of what was sampled."""
+    first, second = decode_episode(encode_episode(full_episode)).session.turns
+    assert first.sampled.prefill_s == 0.25 and second.sampled.prefill_s is None
+    assert first.sampled == replace(first.sampled, prefill_s=None)
+
+
 def test_that_rewards_are_returns_survives(full_episode: Episode) -> None:
     """Whether the agent discounted itself is kept."""
     for has_returns in (True, False):

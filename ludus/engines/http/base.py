@@ -51,6 +51,8 @@ class StreamDelta:
     stop_string: str | None = None
     num_cached_tokens: int = 0
     """Prompt tokens that were cached, in the one event that holds them."""
+    prefill_s: float | None = None
+    """As of `Sampled`, in the event with the stop reason. None: the server does not say."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -318,6 +318,7 @@ class _Running:
     stop_reason: StopReason | None = None
     stop_string: str | None = None
     num_cached_tokens: int = 0
+    prefill_s: float | None = None
 
     def end(self) -> None:
         """Stop reading at once, with what has come."""
@@ -338,6 +339,7 @@ class _Running:
             self.versions = list(piece.all_versions)
         if piece.stop_reason is not None:
             self.stop_reason, self.stop_string = piece.stop_reason, piece.stop_string
+            self.prefill_s = piece.prefill_s
         return chunk
 
     def sampled(self) -> Sampled:
@@ -355,4 +357,5 @@ class _Running:
             top_logprobs=tops + ((),) * (num - len(tops)) if sampling.top_logprobs else (),
             num_cached_tokens=self.num_cached_tokens,
             kept_ids=kept_ids + (None,) * (num - len(kept_ids)) if sampling.cuts else (),
+            prefill_s=self.prefill_s,
         )

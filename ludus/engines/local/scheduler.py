@@ -10,6 +10,7 @@ so the oldest always goes on and everything that fits alone finishes.
 from __future__ import annotations
 
 import bisect
+import time
 from dataclasses import dataclass
 from operator import attrgetter
 
@@ -197,7 +198,7 @@ class Scheduler:
         num_cached = min(match.num_tokens, sequence.num_prompt)
         self.num_cached_tokens += num_cached
         if sequence.num_cached_tokens is None:
-            sequence.num_cached_tokens = num_cached
+            sequence.num_cached_tokens, sequence.admitted_at = num_cached, time.monotonic()
 
     def _requeue(self, sequence: Sequence) -> None:
         self.running.remove(sequence)

@@ -138,6 +138,7 @@ class RoutedCall:
             versions=before.versions + last.versions,
             top_logprobs=before.top_logprobs + (last.top_logprobs or ((),) * num_last) if sampling.top_logprobs else (),
             kept_ids=before.kept_ids + (last.kept_ids or (None,) * num_last) if sampling.cuts else (),
+            prefill_s=None,  # of the first token the replica before would have known
         )
 
     def _whole(self, num_tokens: int, stop_reason: StopReason) -> Sampled:

@@ -204,6 +204,7 @@ def _end(sampled: Sampled) -> dict[str, Any]:
         "stop_reason": sampled.stop_string,
         "seed": sampled.seed,
         "kept_ids": sampled.kept_ids,
+        "prefill_s": sampled.prefill_s,
     }
 
 

@@ -110,6 +110,7 @@ class LudusProtocol(VllmProtocol):
             versions=tuple(max(version - self.first_version, UNPUBLISHED) for version in choice["versions"]),
             stop_reason=choice["finish_reason"],
             stop_string=choice["stop_reason"],
+            prefill_s=choice.get("prefill_s"),
         )
 
     @classmethod

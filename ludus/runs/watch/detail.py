@@ -180,11 +180,15 @@ def _texts(path: Sequence[int], page: range, decode: Decode | None) -> list[str]
 
 
 def _times(turn: Turn) -> dict[str, float | None]:
-    """Waiting and prefill are one until the first token came; what each took the engine alone would know."""
-    first = turn.first_token_at
+    """Until the first token a call waits, then its prompt is computed; how long that took the engine alone knows."""
+    first, prefill_s = turn.first_token_at, turn.sampled.prefill_s
+    until_s = first - turn.started_at if first and turn.started_at else None
+    if until_s is not None and prefill_s is not None:
+        prefill_s = min(prefill_s, max(0.0, until_s))  # an answer that was recalled came without any
     return {
-        "wait_s": first - turn.started_at if first and turn.started_at else None,
-        "prefill_s": None,
+        "until_first_s": until_s,
+        "wait_s": None if until_s is None or prefill_s is None else until_s - prefill_s,
+        "prefill_s": None if until_s is None else prefill_s,
         "decode_s": turn.finished_at - first if first and turn.finished_at else None,
     }
 
@@ -208,8 +212,13 @@ def _spans(episode: Episode) -> Iterator[dict[str, Any]]:
         if turn.started_at and turn.finished_at:
             about = {"turn": turn.id, "label": f"turn {number}, {turn.agent or MAIN}"}
             begun, first, ended = (at - start for at in (turn.started_at, turn.first_token_at, turn.finished_at))
+            wait_s = _times(turn)["wait_s"]
             if turn.first_token_at:
-                yield {"kind": "prefill", **about, "start_s": begun, "end_s": first}
+                if wait_s is None:
+                    yield {"kind": "first_token", **about, "start_s": begun, "end_s": first}
+                else:
+                    yield {"kind": "queue", **about, "start_s": begun, "end_s": begun + wait_s}
+                    yield {"kind": "prefill", **about, "start_s": begun + wait_s, "end_s": first}
                 yield {"kind": "decode", **about, "start_s": first, "end_s": ended}
             else:
                 yield {"kind": "model", **about, "start_s": begun, "end_s": ended}

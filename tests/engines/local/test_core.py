@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import random
 import re
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -50,6 +51,25 @@ def test_greedy_tokens_equal_those_of_transformers(
     for call in calls:
         answer = answers[call.id]
         assert list(answer.token_ids) == naive(name).greedy(call.prompt_ids, len(answer.token_ids))
+
+
+def test_what_a_call_waits_is_no_part_of_its_prefill(make_core: MakeCore) -> None:
+    """With room for one call the second begins when the first has ended, whenever it was asked."""
+    core = make_core(max_running=1)
+    for name in ("first", "second"):
+        core.add(Call(name, "s", (5, 6, 7), Sampling(max_new_tokens=8, ignore_eos=True)), 0)
+    ended_at, answers = time.monotonic(), dict[str, Sampled]()
+    while not core.is_idle:
+        for progress in core.step():
+            if progress.answer is not None:
+                answers[progress.call_id] = progress.answer
+                ended_at = ended_at if "second" in answers else time.monotonic()
+    first, second = answers["first"].prefill_s, answers["second"].prefill_s
+    assert first is not None and second is not None
+    assert 0.0 < first and 0.0 < second < time.monotonic() - ended_at
+    core.add(Call("third", "s", (5, 6, 7), Sampling()), 0)
+    ended = core.abort("third")
+    assert ended is not None and ended.answer is not None and ended.answer.prefill_s is None
 
 
 def test_eos_can_be_ignored(make_core: MakeCore, run_calls: SequenceChunk) -> None:

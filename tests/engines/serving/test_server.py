@@ -117,6 +117,16 @@ def test_keeps_the_engine_contract(
     check(lambda: LudusEngine.connect(url, tokenizer))
 
 
+def test_how_long_the_prompt_took_comes_with_the_answer(url: str, tokenizer: Tokenizer) -> None:
+    async def scenario() -> None:
+        engine = LudusEngine.connect(url, tokenizer)
+        prefill_s = (await engine.generate(call())).prefill_s
+        assert prefill_s is not None and prefill_s > 0.0
+        await engine.close()
+
+    asyncio.run(scenario())
+
+
 def test_streamed_weights_are_sampled_from(
     settings: ModelSettings, model: LoadedModel, tokenizer: Tokenizer, scratch: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -1,6 +1,6 @@
 /** What the server says while a run trains: one stream a run, shared by whoever listens. */
 import { useEffect, useRef, useState } from "preact/hooks";
-import { isReport } from "./source";
+import { isReport, useGet, type Answer } from "./source";
 import type { Num, RunState } from "./types";
 
 export interface Listener {
@@ -91,6 +91,35 @@ export function useLive(run: string | null, listener: Listener): void {
       streams.delete(run);
     };
   }, [run]);
+}
+
+const ROUND_MS = 2000;
+
+export interface Rounds {
+  round: number;
+  /** Another one, as soon as it may be. */
+  more: () => void;
+}
+
+/** Rounds of asking, at most one in two seconds. */
+export function useRounds(): Rounds {
+  const [round, setRound] = useState(0);
+  const [wanted, setWanted] = useState(0);
+  useEffect(() => {
+    if (wanted === round) return;
+    const timer = setTimeout(() => setRound(wanted), ROUND_MS);
+    return () => clearTimeout(timer);
+  }, [wanted, round]);
+  return { round, more: () => setWanted((number) => number + 1) };
+}
+
+/** What a route answers, asked again every round until the server has read all episodes. */
+export function useGetRead<T extends { num_unread?: number }>(address: string, { round, more }: Rounds): Answer<T> {
+  const answer = useGet<T>(address, true, round);
+  useEffect(() => {
+    if (answer.data?.num_unread) more();
+  }, [answer.data]);
+  return answer;
 }
 
 /** How many episodes there are, as told; null until the server says so. */

@@ -123,6 +123,8 @@ export interface Turn {
   started_at: Num;
   first_token_at: Num;
   ended_at: Num;
+  until_first_s: Num;
+  /** Of the time until the first token; null where the engine does not say when it began with the prompt. */
   wait_s: Num;
   prefill_s: Num;
   decode_s: Num;
@@ -143,7 +145,7 @@ export interface Turn {
 }
 
 export interface Span {
-  kind: "queue" | "prefill" | "decode" | "model" | "tool" | "agent";
+  kind: "queue" | "first_token" | "prefill" | "decode" | "model" | "tool" | "agent";
   turn: string | null;
   label: string | null;
   start_s: number;

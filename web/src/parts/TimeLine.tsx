@@ -4,7 +4,8 @@ import type { Episode, Span, Turn } from "../data/types";
 
 const kinds: Record<Span["kind"], [string, string]> = {
   queue: ["waiting", "quiet"],
-  prefill: ["until the first token", "s3"],
+  prefill: ["prefill", "s3"],
+  first_token: ["until the first token", "s3"],
   decode: ["decode", "s1"],
   model: ["model", "s1"],
   tool: ["tool", "s2"],

@@ -153,7 +153,9 @@ function TurnFigures({ turn }: { turn: Turn }) {
     ["return", num(turn.return)],
     ["advantage", signed(turn.advantage)],
     ["version", versions],
-    ["first token after", seconds(turn.wait_s)],
+    ["first token after", turn.wait_s === null ? seconds(turn.until_first_s) : "–"],
+    ["waited", seconds(turn.wait_s)],
+    ["prefill", seconds(turn.prefill_s)],
     ["decode", seconds(turn.decode_s)],
     ["stop", turn.stop ?? "–"],
   ];

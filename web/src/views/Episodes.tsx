@@ -3,7 +3,7 @@ import { useEffect, useMemo, useRef, useState } from "preact/hooks";
 import { Empty, Outcome, Signed } from "../parts/Basics";
 import { Histogram } from "../parts/Histogram";
 import { VirtualList } from "../parts/VirtualList";
-import { useEpisodeCount } from "../data/live";
+import { useEpisodeCount, useGetRead, useRounds } from "../data/live";
 import { get, holds, isReport, route, useGet } from "../data/source";
 import type { EpisodeRow, EpisodesPage, Run } from "../data/types";
 import { count, num, plural } from "../format";
@@ -11,7 +11,6 @@ import { useKeys } from "../keys";
 import { go, links, setQuery, type Query } from "../router";
 
 const PAGE = 200;
-const UNREAD_MS = 2000;
 const filters = [
   "step",
   "group",
@@ -68,7 +67,8 @@ export function Episodes({ run, query }: { run: Run; query: Query }) {
     () => ({ ...Object.fromEntries(filters.map((name) => [name, query[name]])), sort: query.sort ?? "-num" }),
     [JSON.stringify(query)],
   );
-  const answer = useGet<EpisodesPage>(route(["runs", run.id, "episodes"], { ...params, offset: 0, limit: PAGE }));
+  const first = route(["runs", run.id, "episodes"], { ...params, offset: 0, limit: PAGE });
+  const answer = useGetRead<EpisodesPage>(first, useRounds());
   const rows = useRows(run.id, params, answer.loading ? null : answer.data);
   const [current, setCurrent] = useState(0);
   const page = answer.data;
@@ -83,11 +83,6 @@ export function Episodes({ run, query }: { run: Run; query: Query }) {
   };
   useEffect(() => setCurrent(0), [params]);
   const unread = page?.num_unread ?? 0;
-  useEffect(() => {
-    if (!unread) return;
-    const timer = setTimeout(answer.reload, UNREAD_MS);
-    return () => clearTimeout(timer);
-  }, [answer.data]);
   useKeys([
     { key: "/", does: "search in the text of episodes", run: () => document.getElementById("words")?.focus() },
     {

@@ -1,11 +1,11 @@
 /** A run at a glance: what it reaches, whether it is well, where its tokens and its time go. */
-import { useEffect, useMemo, useState } from "preact/hooks";
+import { useMemo } from "preact/hooks";
 import { Curves } from "./Curves";
 import { Troubles } from "./Troubles";
 import { Panel, Figure, Tree, Missing } from "../parts/Basics";
 import { PartsBar, StackedSteps, type Part } from "../parts/Bars";
 import { Sparkline } from "../parts/Chart";
-import { useLive } from "../data/live";
+import { useGetRead, useLive, useRounds } from "../data/live";
 import { useSeries, type Series } from "../data/series";
 import { route, useGet } from "../data/source";
 import type { FailuresFound, Finding, Ledger, Num, Run } from "../data/types";
@@ -42,20 +42,6 @@ const told = ["ended_badly", "forked"];
 const known = (values: Num[] | undefined) => (values ?? []).filter((value): value is number => value !== null);
 const sum = (values: number[]) => values.reduce((a, b) => a + b, 0);
 
-/** Rounds of asking, at most one in two seconds: a step that arrives begins one, and so does what is returned. */
-function useRounds(run: string): [number, () => void] {
-  const [round, setRound] = useState(0);
-  const [wanted, setWanted] = useState(0);
-  const more = () => setWanted((number) => number + 1);
-  useLive(run, { step: more, missed: more });
-  useEffect(() => {
-    if (wanted === round) return;
-    const timer = setTimeout(() => setRound(wanted), 2000);
-    return () => clearTimeout(timer);
-  }, [wanted, round]);
-  return [round, more];
-}
-
 export function Overview({ run, query }: { run: Run; query: Query }) {
   const times = useMemo(
     () =>
@@ -69,11 +55,10 @@ export function Overview({ run, query }: { run: Run; query: Query }) {
     [run],
   );
   const series = useSeries(run.id, names);
-  const [round, askAgain] = useRounds(run.id);
-  const failures = useGet<FailuresFound>(route(["runs", run.id, "failures"]), true, round).data;
-  useEffect(() => {
-    if (failures?.num_unread) askAgain(); // why an episode ended badly stands in its record
-  }, [failures]);
+  const rounds = useRounds();
+  const { round, more } = rounds;
+  useLive(run.id, { step: more, missed: more });
+  const failures = useGetRead<FailuresFound>(route(["runs", run.id, "failures"]), rounds).data;
   return (
     <>
       <h1 class="unseen">Overview of {run.name}</h1>
