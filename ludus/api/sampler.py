@@ -11,13 +11,14 @@ from __future__ import annotations
 import asyncio
 import logging
 import threading
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ludus.api.cards.start import planned
+from ludus.api.elsewhere import ask_elsewhere
 from ludus.api.local import INSTALL_HINT
 from ludus.api.opened_weights import Opened, OpenedWeights
 from ludus.config import Config
@@ -37,6 +38,7 @@ from ludus.loop.checkpoint import Checkpoint, checkpoints
 from ludus.machine import free_memory_bytes
 from ludus.models.resolve import adapter_base, resolve_model
 from ludus.models.settings import ModelSettings
+from ludus.rewards.providers import Endpoint
 from ludus.runs.folder import config_text, read_config, trained_model
 from ludus.runs.store import RunStore
 from ludus.runs.watch.branches import answer_json, changed
@@ -44,7 +46,7 @@ from ludus.runs.watch.outline import state_of
 from ludus.runs.watch.question import FOLDER, Json, Past, Question
 from ludus.text.chat import ChatText
 from ludus.text.parsers.base import ContentDelta, Delta, ReasoningDelta, ToolCallDelta
-from ludus.types import Call, ChatRequest, Message, Sampled, SessionRecord, Turn
+from ludus.types import Call, ChatRequest, Episode, Message, Sampled, SessionRecord, Turn
 
 if TYPE_CHECKING:
     from ludus.models.load import LoadedModel
@@ -62,9 +64,12 @@ _BESIDES_BYTES = GIB // 2  # what a model takes besides its weights: a step's ac
 class RunSampler:
     """Of one run. Used on one event loop."""
 
-    def __init__(self, run: Path) -> None:
-        """Raises UserError if the run's configuration cannot be read."""
+    def __init__(self, run: Path, elsewhere: Mapping[str, Endpoint] | None = None) -> None:
+        """elsewhere: models that are served there and answer too, by name. None: there are none.
+
+        Raises UserError if the run's configuration cannot be read."""
         self._run = run
+        self._elsewhere = dict(elsewhere or {})
         self._config = _config(run)
         self._opening_store = threading.Lock()
         self._store: RunStore | None = None
@@ -79,6 +84,10 @@ class RunSampler:
 
     async def answer(self, question: Question) -> AsyncIterator[Json]:
         """As of `Sampler`. Raises AgentError, UserError or BackendError where nothing can be answered."""
+        if question.model in self._elsewhere:
+            episode = await self._ask_elsewhere(self._elsewhere[question.model], question)
+            yield {"done": True, **answer_json(episode, episode.session.turns[-1], None)}
+            return
         opened = await self._open(question.model)
         episodes = self._episodes[opened]
         deltas: asyncio.Queue[Json | None] = asyncio.Queue()
@@ -151,15 +160,31 @@ class RunSampler:
         handle = episodes.find(question.session)
         if handle is None:
             handle, _ = episodes.open(_spec(question))
+        (answer,) = await handle.session.complete(self._said(question), on_delta)
+        return handle, answer
+
+    async def _ask_elsewhere(self, endpoint: Endpoint, question: Question) -> Episode:
+        """Each answer is an episode; those of a chat hold what was said before."""
+        spec = _spec(question)
+        if question.past is None:
+            request = self._said(question)
+            spec = replace(spec, id=f"{spec.id}-{len(question.messages):03d}")
+        else:
+            _, turn = await asyncio.to_thread(self._turn, question.past)
+            request = _asked(changed(turn, question.past.edit))
+        store = await asyncio.to_thread(self._writable)
+        episode = await ask_elsewhere(endpoint, request, spec)
+        await asyncio.to_thread(store.add_episode, episode)
+        return episode
+
+    def _said(self, question: Question) -> ChatRequest:
         generation = replace(self._config.gconfig.sampling(), max_new_tokens=question.max_tokens)
         if question.temperature is not None:
             generation = replace(generation, temperature=question.temperature)
-        request = ChatRequest(
+        return ChatRequest(
             messages=tuple(Message(each.role, each.content) for each in question.messages),
             sampling=replace(generation, top_logprobs=_ALTERNATIVES),
         )
-        (answer,) = await handle.session.complete(request, on_delta)
-        return handle, answer
 
     def _turn(self, past: Past) -> tuple[SessionRecord, Turn]:
         with closing(RunStore.look(self._run, checks=False)) as store:

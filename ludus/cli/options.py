@@ -13,6 +13,17 @@ Model = Annotated[str, Option(help="An embedded name, a local folder, or a hub i
 ModelArgument = Annotated[str, Argument(metavar="MODEL", help="An embedded name, a local folder, or a hub id.")]
 Host = Annotated[str, Option(help="Address to listen on; one that other machines reach needs a key of yours.")]
 Port = Annotated[int, Option(min=0, max=65535, help="Port to listen on; 0 is any free one.")]
+ServedModels = Annotated[
+    list[str] | None,
+    Option(
+        "--model",
+        metavar="NAME=ADDRESS",
+        help="A model that is served elsewhere and may answer too, in OpenAI's protocol: its name there and where.",
+    ),
+]
+ServedKey = Annotated[
+    str | None, Option("--model-key-env", metavar="VARIABLE", help="Variable of the environment with their key.")
+]
 AdminKey = Annotated[
     str | None, Option(envvar="LUDUS_ADMIN_KEY", help="Key to administer the gateway; or one is made.")
 ]

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import os
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated
 
 from typer import Argument
 
 from ludus.api.answers import answers_app
+from ludus.api.elsewhere import served_models
 from ludus.api.sampler import RunSampler
 from ludus.cli.console import say_json
+from ludus.cli.options import ServedKey, ServedModels
 from ludus.cli.signals import until_signalled
 from ludus.errors import LudusError
 from ludus.http.keys import new_key
@@ -21,18 +24,22 @@ from ludus.processes.blocking import run_blocking
 _NICE = 5  # and what shows the page is nice already: a run that trains on this machine comes first
 
 
-def sampler(run: Annotated[Path, Argument(metavar="RUN", help="The run's folder, such as runs/guess.")]) -> None:
+def sampler(
+    run: Annotated[Path, Argument(metavar="RUN", help="The run's folder, such as runs/guess.")],
+    served: ServedModels = None,
+    served_key: ServedKey = None,
+) -> None:
     """Answer with the models of a run; `ludus watch` starts this by itself.
 
     Where it listens, and the key that it wants, are its first line.
     """
     os.nice(_NICE)
-    run_blocking(_serve(run))
+    run_blocking(_serve(run, served or [], served_key))
 
 
-async def _serve(run: Path) -> None:
+async def _serve(run: Path, served: Sequence[str], served_key: str | None) -> None:
     try:
-        asked, key = RunSampler(run), new_key()
+        asked, key = RunSampler(run, served_models(served, key_variable=served_key)), new_key()
     except LudusError as error:
         say_json({"detail": str(error)})  # for the page
         raise

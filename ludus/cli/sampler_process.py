@@ -10,12 +10,13 @@ import json
 import subprocess
 import threading
 from collections import Counter
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import httpx
 
+from ludus.api.elsewhere import served_models
 from ludus.errors import AgentError, BackendError
 from ludus.http.sse import coming_data
 from ludus.processes.end_with_parent import end_with_parent
@@ -29,7 +30,13 @@ _FIRST_FAULT, _FIRST_OF_OURS = 400, 500
 class SamplerProcess:
     """Answers for one run at a time, in a process that begins with the first question and ends with this one."""
 
-    def __init__(self) -> None:
+    def __init__(self, served: Sequence[str] = (), served_key: str | None = None) -> None:
+        """served: as of `served_models`; so is served_key, its `key_variable`. Raises what that raises."""
+        self.elsewhere = {
+            name: endpoint.base_url for name, endpoint in served_models(served, key_variable=served_key).items()
+        }
+        self._options = [option for line in served for option in ("--model", line)]
+        self._options += [] if served_key is None else ["--model-key-env", served_key]
         self._starting = asyncio.Lock()
         self._lock = threading.Lock()
         self._run: Path | None = None
@@ -82,7 +89,7 @@ class SamplerProcess:
             if any(num for other, num in self._asked.items() if other != run):
                 raise AgentError(f"The models of {self._run} are answering; ask again when they have.", status=409)
             self._end()
-            command = end_with_parent((*PROGRAM, "sampler", str(run)))
+            command = end_with_parent((*PROGRAM, "sampler", str(run), *self._options))
             self._run = run
             # Of a session of its own: Ctrl-C is the page's, which then ends it.
             self._process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, start_new_session=True)

@@ -18,10 +18,10 @@ from typer import Argument, Option
 
 from ludus.cli.console import say, say_json
 from ludus.cli.dashboard import show_terminal
-from ludus.cli.options import Port
+from ludus.cli.options import Port, ServedKey, ServedModels
 from ludus.cli.sampler_process import SamplerProcess
 from ludus.cli.signals import until_signalled
-from ludus.errors import BackendError
+from ludus.errors import BackendError, UserError
 from ludus.processes.blocking import run_blocking
 from ludus.processes.end_with_parent import end_with_parent
 from ludus.processes.program import PROGRAM
@@ -36,6 +36,8 @@ def watch(
     port: Port = 0,
     opens: Annotated[bool, Option("--open/--no-open", help="Open the page in a browser.")] = True,
     terminal: Annotated[bool, Option("--terminal", help="Show the overview here, as text; no page is served.")] = False,
+    served: ServedModels = None,
+    served_key: ServedKey = None,
     expected: Annotated[bool, Option("--expected", hidden=True)] = False,
     as_json: Annotated[bool, Option("--json", help="Say where the page is as one line of JSON.")] = False,
 ) -> None:
@@ -52,8 +54,12 @@ def watch(
       ludus watch runs --port 7000 --no-open
 
       ludus watch runs/guess --terminal
+
+      ludus watch runs/guess --model qwen3=http://127.0.0.1:8000/v1
     """
-    asked = None if terminal else SamplerProcess()
+    if terminal and served:
+        raise UserError("--terminal asks no model: leave --model out, or leave --terminal out and use the page")
+    asked = None if terminal else SamplerProcess(served or [], served_key)
     if expected:
         watched = RunsFolder(folder, is_expected=True, sampler=asked)
     else:

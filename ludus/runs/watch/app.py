@@ -38,6 +38,7 @@ from ludus.runs.watch.parameters import (
     page,
 )
 from ludus.runs.watch.post import posted
+from ludus.runs.watch.question import Sampler
 from ludus.runs.watch.run import NotThereError, WatchedRun
 
 logger = logging.getLogger(__name__)
@@ -99,15 +100,21 @@ def api_routes(folder: RunsFolder, path: str, given: Parameters) -> Any:
             sides = [(folder.run(given.get(side, "")), count(given, f"step_{side}")) for side in ("a", "b")]
             return compare_runs(*sides[0], *sides[1])
         case ["runs", run_id, *rest] if len(segments) <= _MOST_SEGMENTS:
-            return _of_run(folder.run(run_id), rest, given, can_sample=folder.sampler is not None)
+            return _of_run(folder.run(run_id), rest, given, folder.sampler)
     raise NotThereError("there is no such route")
 
 
-def _of_run(run: WatchedRun, rest: Sequence[str], given: Parameters, *, can_sample: bool) -> Any:
+def _of_run(run: WatchedRun, rest: Sequence[str], given: Parameters, sampler: Sampler | None) -> Any:
     match rest:
         case []:
             check_known(given, ())
-            return {**run.overview(), "can_sample": can_sample}
+            overview = run.overview()
+            elsewhere = {} if sampler is None else sampler.elsewhere
+            overview["models"] += [
+                {"name": name, "label": f"{name} at {address}", "served_by": address}
+                for name, address in elsewhere.items()
+            ]
+            return {**overview, "can_sample": sampler is not None}
         case ["metrics"]:
             check_known(given, ("names",))
             return run.metrics(names(given))

@@ -108,6 +108,7 @@ class Branches:
         about = {
             "from": {"episode": episode, "turn": past.turn},
             "model": model,
+            "served_by": sampler.elsewhere.get(model),
             "edit": edit,
             "created_at": time.time(),
         }
@@ -223,7 +224,8 @@ def text_of(turn: Turn) -> str:
 
 
 def answer_json(episode: Episode, turn: Turn, decode: Decode | None) -> Json:
-    """An answer with all its tokens, and what else each could have been; no step trained any of them."""
+    """An answer with all its tokens, and what else each could have been; no step trained any of them. Of a model that
+    is served elsewhere they are not known."""
     own = replace(episode, is_eval=False)
     page = turn_tokens(own, turn, use=None, step=None, decode=decode, offset=0, limit=10**9)
     for token in page["tokens"][page["prompt_total"] :]:
@@ -232,7 +234,7 @@ def answer_json(episode: Episode, turn: Turn, decode: Decode | None) -> Json:
         "episode": episode.id,
         "text": text_of(turn),
         "reply": message_json(turn.reply),
-        "tokens": page["tokens"],
+        "tokens": page["tokens"] if turn.sampled.token_ids else None,
         "stop": turn.abort_cause or turn.sampled.stop_reason,
     }
 

@@ -61,13 +61,13 @@ async def posted(run: WatchedRun, sampler: Sampler, rest: Sequence[str], body: b
         case ["chat"]:
             asked_chat = read_model(_ChatBody, body)
             for name in asked_chat.models:
-                _check_model(run, name)
+                _check_model(run, sampler, name)
             return _chat(run, sampler, asked_chat)
     raise NotThereError("there is no such route")
 
 
 async def _begin_branch(run: WatchedRun, sampler: Sampler, asked: _BranchBody) -> Json:
-    _check_model(run, asked.model)
+    _check_model(run, sampler, asked.model)
     num, turn = await asyncio.to_thread(run.turn_of, asked.episode, asked.turn)
     past = Past(num=num, turn=turn.id, edit=asked.edit)
     try:
@@ -77,8 +77,8 @@ async def _begin_branch(run: WatchedRun, sampler: Sampler, asked: _BranchBody) -
     return {"branch": run.branches.begin(sampler, past, episode=asked.episode, model=asked.model, num=asked.n)}
 
 
-def _check_model(run: WatchedRun, name: str) -> None:
-    known = [each["name"] for each in run.models()]
+def _check_model(run: WatchedRun, sampler: Sampler, name: str) -> None:
+    known = [*(each["name"] for each in run.models()), *sampler.elsewhere]
     if name not in known:
         said = f"There is no model {name[:60]!r} to ask: this run has {', '.join(known) or 'none'}."
         raise AgentError(f"{said} {run.models_note()}", status=404, param="model")
@@ -97,7 +97,7 @@ async def _chat(run: WatchedRun, sampler: Sampler, asked: _ChatBody) -> AsyncIte
             messages=asked.messages,
             max_tokens=asked.max_tokens,
             temperature=asked.temperature,
-            metadata={CHAT: {"model": name}},
+            metadata={CHAT: {"model": name, "served_by": sampler.elsewhere.get(name)}},
         )
         try:
             async for event in sampler.answer(run.folder, question):

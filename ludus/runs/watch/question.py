@@ -5,7 +5,7 @@ Knows: the words of a question.  Knows not: models, processes, who asks.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from pathlib import Path
 from typing import Any, Literal, Protocol
 
@@ -57,7 +57,7 @@ class Question(Body):
     group: str
     """Of the branch, or of the chat."""
     model: str
-    """base, step-000080 or final."""
+    """base, step-000080, final, or one that is served elsewhere."""
     past: Past | None = None
     """None: it is a chat."""
     messages: tuple[Said, ...] = ()
@@ -75,7 +75,11 @@ class Question(Body):
 
 
 class Sampler(Protocol):
-    """Answers with the weights of runs."""
+    """Answers with the weights of runs, and of who serves others elsewhere."""
+
+    @property
+    def elsewhere(self) -> Mapping[str, str]:
+        """Models that answer for every run: by name, the address where they are served."""
 
     def answer(self, run: Path, question: Question) -> AsyncIterator[Json]:
         """`{"delta": text}` while it is sampled, in the end what `answer_json` gives and `{"done": true}`.

@@ -195,7 +195,10 @@ class WatchedRun:
     def models_note(self) -> str:
         """Why there are no more of them."""
         kept = self._config()[0].get("checkpoint", {}).get("keep", "some")
-        return f"Of the steps the latest {kept} that were saved are kept; a larger checkpoint.keep keeps more."
+        return (
+            f"Of the steps the latest {kept} that were saved are kept; a larger checkpoint.keep keeps more. Models "
+            "that are served elsewhere answer too: ludus watch --model NAME=ADDRESS."
+        )
 
     # Episodes
 

@@ -66,7 +66,7 @@ def test_what_a_call_waits_is_no_part_of_its_prefill(make_core: MakeCore) -> Non
                 ended_at = ended_at if "second" in answers else time.monotonic()
     first, second = answers["first"].prefill_s, answers["second"].prefill_s
     assert first is not None and second is not None
-    assert 0.0 < first and 0.0 < second < time.monotonic() - ended_at
+    assert first > 0.0 and 0.0 < second < time.monotonic() - ended_at
     core.add(Call("third", "s", (5, 6, 7), Sampling()), 0)
     ended = core.abort("third")
     assert ended is not None and ended.answer is not None and ended.answer.prefill_s is None

@@ -24,6 +24,8 @@ from tests.runs.watch.conftest import Watched, wait_for, wait_until_read, watchi
 class Scripted:
     """Keeps what it is asked, and an episode of each answer, as the real one does."""
 
+    elsewhere = {"big/one": "http://127.0.0.1:9/v1"}  # noqa: RUF012
+
     def __init__(self) -> None:
         self.asked: list[Question] = []
         self.is_closed = False
@@ -82,7 +84,8 @@ def test_a_branch_is_seen_while_it_grows_and_kept_when_it_has(tmp_path: Path) ->
     """The newest first, each with what was changed; what is chosen is marked, and may be unmarked."""
     with open_page(tmp_path) as (watched, sampler):
         run: Any = watched.get("runs/run")
-        assert run["can_sample"] and [each["name"] for each in run["models"]] == ["base", "step-000002"]
+        assert run["can_sample"] and [each["name"] for each in run["models"]] == ["base", "step-000002", "big/one"]
+        assert run["models"][-1]["served_by"] == sampler.elsewhere["big/one"]
         assert "checkpoint.keep" in run["models_note"]
         place, sampler.may_answer = a_turn(watched), False
         edit = {"message_index": 1, "content": "Guess 3."}
@@ -100,10 +103,12 @@ def test_a_branch_is_seen_while_it_grows_and_kept_when_it_has(tmp_path: Path) ->
         post(watched, f"branches/{branch}/chosen", sample=1, chosen=True)
         assert [each["chosen"] for each in seen(watched, branch)["samples"]] == [False, True]
         post(watched, f"branches/{branch}/chosen", sample=1, chosen=False)
-        second = post(watched, "branches", **place, n=1, model="base")["branch"]
+        assert found["served_by"] is None
+        second = post(watched, "branches", **place, n=1, model="big/one")["branch"]
         wait_for(lambda: seen(watched, second)["state"] == "finished")
         listed: Any = watched.get("runs/run/branches")["branches"]
         assert [each["id"] for each in listed] == [second, branch]
+        assert [each["served_by"] for each in listed] == [sampler.elsewhere["big/one"], None]
         assert not any(sample["chosen"] or sample["tokens"] for each in listed for sample in each["samples"])
         assert [each["id"] for each in watched.get("runs")["runs"]] == ["run"]  # type: ignore[index, attr-defined]
     with watching(tmp_path) as watched:

@@ -1,7 +1,7 @@
 /** Where data comes from: the server's routes, or, in a report that is one file, what stands inside the page. */
 import { useEffect, useRef, useState } from "preact/hooks";
 import { filtered } from "./filter";
-import type { EpisodesPage } from "./types";
+import type { EpisodesPage, Model, Run } from "./types";
 
 type Params = Record<string, string | number | undefined | null>;
 
@@ -19,6 +19,10 @@ export function onlyRun(): string | null {
   const runs = (report?.["/api/runs"] as { runs?: { id: string }[] } | undefined)?.runs ?? [];
   return runs.length === 1 ? runs[0]!.id : null;
 }
+
+/** Of the run's own models, if there is one: who asks without a choice asks that. */
+export const newestModel = (run: Run): Model | undefined =>
+  run.models.filter((each) => !each.served_by).at(-1) ?? run.models.at(-1);
 
 export class ApiError extends Error {
   constructor(

@@ -13,6 +13,13 @@ export interface RunRow {
   success: Num;
 }
 
+export interface Model {
+  name: string;
+  label: string;
+  /** Its address, if it is none of the run's own. */
+  served_by?: string;
+}
+
 export interface Run {
   id: string;
   name: string;
@@ -24,7 +31,7 @@ export interface Run {
   damage: string[];
   algorithm: { name: string; formula: string[] | null } | null;
   checkpoints: { step: number; whole: boolean }[];
-  models: { name: string; label: string }[];
+  models: Model[];
   can_sample: boolean;
   /** Why there are no more models. */
   models_note?: string;
@@ -238,6 +245,8 @@ export interface Branch {
   created_at: Num;
   from: { episode: string; turn: string };
   model: string;
+  /** The address of a model that is served elsewhere. */
+  served_by?: string | null;
   edit: { message_index: number; content: string } | null;
   samples: Sample[];
 }

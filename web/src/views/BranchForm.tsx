@@ -2,7 +2,7 @@
 import { useEffect, useState } from "preact/hooks";
 import { MessageText } from "./Messages";
 import { Empty, Missing, Panel } from "../parts/Basics";
-import { post, route, useGet } from "../data/source";
+import { newestModel, post, route, useGet } from "../data/source";
 import type { Branch, Episode, Message, Run } from "../data/types";
 import { plural } from "../format";
 import { go, links, type Query } from "../router";
@@ -36,7 +36,7 @@ function Form({ run, episode, turn: turnId }: { run: Run; episode: Episode; turn
   const [edited, setEdited] = useState<number | null>(null);
   const [text, setText] = useState("");
   const [number, setNumber] = useState(4);
-  const [model, setModel] = useState(run.models.at(-1)?.name ?? "final");
+  const [model, setModel] = useState(newestModel(run)?.name ?? "final");
   const [error, setError] = useState<string | null>(null);
   const [isSent, setSent] = useState(false);
   useEffect(() => setText(edited === null ? "" : (before[edited]?.content ?? "")), [edited]);

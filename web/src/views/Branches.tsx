@@ -48,7 +48,10 @@ export function Branches({ run, branch }: { run: Run; branch: string }) {
                       {each.from.episode}
                     </a>
                   </td>
-                  <td>{each.model}</td>
+                  <td title={each.served_by ?? undefined}>
+                    {each.model}
+                    {each.served_by && <small class="faint"> served elsewhere</small>}
+                  </td>
                   <td>{each.edit ? `message ${each.edit.message_index + 1}` : "nothing"}</td>
                   <td>{each.state}</td>
                   <td>{ago(each.created_at)}</td>
@@ -113,7 +116,11 @@ function AtFirst({ run, branch }: { run: Run; branch: Branch }) {
   );
 }
 
-const modelOf = (run: Run, name: string) => run.models.find((each) => each.name === name)?.label ?? name;
+const modelOf = (run: Run, { model, served_by }: Branch) =>
+  served_by ? `${model} at ${served_by}` : (run.models.find((each) => each.name === model)?.label ?? model);
+
+/** What an answer waits for before its first word. */
+const beginning = (branch: Branch) => (branch.served_by ? "asking" : "loading");
 
 function Column({ run, id, isThis }: { run: Run; id: string; isThis: boolean }) {
   const answer = useGet<Branch>(route(["runs", run.id, "branches", id]));
@@ -127,13 +134,13 @@ function Column({ run, id, isThis }: { run: Run; id: string; isThis: boolean }) 
   if (!branch) return <Missing of={answer} what="a branch" />;
   return (
     <Panel
-      title={modelOf(run, branch.model)}
-      label={`Answers of ${modelOf(run, branch.model)}`}
+      title={modelOf(run, branch)}
+      label={`Answers of ${modelOf(run, branch)}`}
       class={isThis ? "this" : ""}
       side={
         <>
           <span class="tag" role="status">
-            {isRunning && !branch.samples.some((each) => each.text) ? "loading" : branch.state}
+            {isRunning && !branch.samples.some((each) => each.text) ? beginning(branch) : branch.state}
           </span>{" "}
           {!isThis && <a href={links.branches(run.id, id)}>{id}</a>}
         </>

@@ -2,7 +2,7 @@
 import { useRef, useState } from "preact/hooks";
 import { SampleTokens } from "./Branches";
 import { Empty } from "../parts/Basics";
-import { post, route } from "../data/source";
+import { newestModel, post, route } from "../data/source";
 import { events } from "../data/stream";
 import type { Run, Token } from "../data/types";
 
@@ -36,7 +36,7 @@ function extended(talks: Talks, model: string, { delta, text, tokens }: Delta): 
 const newChat = () => crypto.getRandomValues(new Uint32Array(2)).join("-");
 
 export function Chat({ run }: { run: Run }) {
-  const [models, setModels] = useState<string[]>(run.models.length ? [run.models.at(-1)!.name] : []);
+  const [models, setModels] = useState<string[]>(run.models.length ? [newestModel(run)!.name] : []);
   const [talks, setTalks] = useState<Talks>({});
   const [chat, setChat] = useState(newChat);
   const [text, setText] = useState("");
