@@ -49,8 +49,8 @@ def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None, out: Tensor | 
     if not _lies_in_rows(x):
         x = x.contiguous()
     _function()(
-        x.data_ptr(), x.stride(-2) if x.dim() > 1 else width, weight.data_ptr(), weight.stride(0),
-        None if bias is None else bias.data_ptr(), out.data_ptr(), out.stride(-2) if out.dim() > 1 else num_outputs,
+        x.data_ptr(), _distance(x), weight.data_ptr(), weight.stride(0),
+        None if bias is None else bias.data_ptr(), out.data_ptr(), _distance(out),
         x.numel() // width, num_outputs, width, DTYPES[x.dtype], torch.get_num_threads(),
     )  # fmt: skip
     return out
@@ -111,6 +111,11 @@ def _function() -> Callable[..., None]:
 def _lies_in_rows(tensor: Tensor) -> bool:
     """Whether the values of the last dimension are neighbours and all rows lie at one distance."""
     return tensor.is_contiguous() or (tensor.dim() == 2 and tensor.stride(1) == 1)
+
+
+def _distance(tensor: Tensor) -> int:
+    """From one row to the next. A dimension of size 1 may have any stride, so the last but one does not tell."""
+    return tensor.stride(0) if tensor.dim() == 2 else tensor.shape[-1]
 
 
 def _unfit(name: str, got: Tensor, wanted: str) -> InternalError:

@@ -97,6 +97,16 @@ def test_leading_dimensions_are_kept() -> None:
     assert linear(torch.empty(0, 16), weight).shape == (0, 6)
 
 
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_a_dimension_of_one_may_have_any_stride(dtype: torch.dtype) -> None:
+    """A transposed batch of one is contiguous, and its rows are no further apart for it."""
+    base, weight = draw(1, 5, 40, dtype=dtype), draw(6, 40, dtype=dtype, seed=1)
+    x, out = base.transpose(0, 1), torch.empty(1, 5, 6, dtype=dtype).transpose(0, 1)
+    assert x.is_contiguous() and x.stride(-2) == 200
+    assert torch.equal(linear(x, weight), linear(base[0], weight)[:, None])
+    assert torch.equal(linear(x, weight, out=out), linear(base[0], weight)[:, None])
+
+
 def test_what_is_not_a_number_stays_in_its_row() -> None:
     """A NaN or an infinity in one row of x, or beside x, reaches no other row."""
     wide = draw(6, 24, dtype=torch.bfloat16)
