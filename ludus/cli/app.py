@@ -174,4 +174,5 @@ def _explain(error: LudusError) -> None:
     missing = error.__context__  # an import string of an original, perhaps, whose names are here too
     named = missing.name if isinstance(missing, ModuleNotFoundError) else None
     hint = "" if named is None else import_module("ludus.compat.names").hint(named)
-    Console(stderr=True, highlight=False, soft_wrap=True).print(f"[bold red]{kind}:[/] {escape(str(error) + hint)}")
+    said = "\n".join([str(error) + hint, *vars(error).get("__notes__", ())])
+    Console(stderr=True, highlight=False, soft_wrap=True).print(f"[bold red]{kind}:[/] {escape(said)}")

@@ -10,8 +10,10 @@ import shlex
 import subprocess
 import sys
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
+from types import TracebackType
 from typing import Annotated
 
 import typer
@@ -23,7 +25,7 @@ from ludus.compat.originals.path import installed, put_on_path
 from ludus.compat.overrides import constant as parse_constant
 from ludus.compat.overrides import put
 from ludus.compat.program import Program
-from ludus.errors import UserError
+from ludus.errors import LudusError, UserError
 
 _IMPORT = r"^\s*(?:import|from)\s+{}\b"
 
@@ -50,6 +52,30 @@ def _run_shell(script: Path, arguments: Sequence[str], families: Sequence[str]) 
             path.chmod(0o700)
         found = {**os.environ, "PATH": os.pathsep.join([folder, os.environ.get("PATH", "")])}
         return subprocess.run(["bash", str(script), *arguments], env=found, check=False).returncode
+
+
+def _in_script(traceback: TracebackType | None) -> Iterator[TracebackType]:
+    """From where it enters the script on, each place in it."""
+    while traceback is not None:
+        if traceback.tb_frame.f_globals.get("__name__") == "__main__":
+            yield traceback
+        traceback = traceback.tb_next
+
+
+@contextmanager
+def _shown_as_python_does() -> Iterator[None]:
+    """A traceback begins in the script; an error of ours stays one message, and names the script's line."""
+    try:
+        yield
+    except LudusError as error:
+        if places := list(_in_script(error.__traceback__)):
+            error.add_note(f"in {places[-1].tb_frame.f_code.co_filename}, line {places[-1].tb_lineno}")
+        raise
+    except Exception as error:
+        is_unread = isinstance(error, SyntaxError)
+        error.__traceback__ = next(_in_script(error.__traceback__), None if is_unread else error.__traceback__)
+        sys.excepthook(type(error), error, error.__traceback__)
+        raise typer.Exit(1) from None
 
 
 def run(
@@ -90,7 +116,8 @@ def run(
         if constants:
             raise UserError(f"-p {', '.join(constants)}: a module that is run by its name keeps its constants")
         sys.path.insert(len(as_ or ()), str(Path.cwd()))
-        runpy.run_module(script, run_name="__main__", alter_sys=True)
+        with _shown_as_python_does():
+            runpy.run_module(script, run_name="__main__", alter_sys=True)
         return
     path = Path(script)
     if not path.is_file():
@@ -105,7 +132,8 @@ def run(
     for family in installed():
         if re.search(_IMPORT.format(family), source, re.MULTILINE):
             say(f"{family!r} is installed here and is what {script} imports; Ludus's instead: ludus run --as {family}")
-    program = Program.read(path, constants)
-    if program.skipped:
-        say(f"not run, for they are IPython's: {' · '.join(program.skipped)}")
-    program.run()
+    with _shown_as_python_does():
+        program = Program.read(path, constants)
+        if program.skipped:
+            say(f"not run, for they are IPython's: {' · '.join(program.skipped)}")
+        program.run()

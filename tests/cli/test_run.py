@@ -1,5 +1,6 @@
 """`ludus run`: scripts with the originals' imports, as they are."""
 
+import json
 import os
 import subprocess
 import sys
@@ -79,6 +80,33 @@ def test_what_is_not_there_is_named(tmp_path: Path, arguments: tuple[str, ...], 
     (tmp_path / "script.py").write_text("from art import nope\n")
     done = ludus_run(tmp_path, *arguments)
     assert said in done.stderr.replace("\n", " ") and done.returncode != 0
+
+
+@pytest.mark.parametrize(
+    ("name", "source", "said"),
+    [
+        (
+            "s.py",
+            "def f():\n    return 1 / 0\nf()\n",
+            ['s.py", line 3, in <module>', 's.py", line 2, in f', "ZeroDivisionError"],
+        ),
+        ("s.py", "x = (\n", ['s.py", line 1', "SyntaxError: '(' was never closed"]),
+        ("s.py", "import ludus\nraise ludus.UserError('no')\n", ["error: no", "in s.py, line 2"]),
+        ("s.ipynb", "1 / 0", ["<s.ipynb, cell 1>, line 1", "ZeroDivisionError"]),
+        ("-m", "1 / 0", ['s.py", line 1, in <module>', "ZeroDivisionError"]),
+    ],
+)
+def test_errors_of_a_script_are_shown_as_python_shows_them(
+    tmp_path: Path, name: str, source: str, said: list[str]
+) -> None:
+    """From the script on, without what runs it; what Ludus refuses is one message with the script's line."""
+    cell = {"cell_type": "code", "source": source}
+    text = json.dumps({"cells": [cell]}) if name.endswith("ipynb") else source
+    (tmp_path / (name if name != "-m" else "s.py")).write_text(text)
+    done = ludus_run(tmp_path, *([name] if name != "-m" else ["-m", "s"]))
+    shown = done.stderr.replace('"<', "<").replace('>"', ">")
+    assert all(each in shown for each in said), done.stderr
+    assert "typer" not in shown and "cli/run.py" not in shown and done.returncode != 0
 
 
 def test_a_notebook_gets_the_names_from_the_extension() -> None:
