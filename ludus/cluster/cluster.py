@@ -7,6 +7,7 @@ Invariant: a run that needs no other process opens no socket and starts nothing.
 from __future__ import annotations
 
 import asyncio
+import logging
 import os
 import shutil
 import socket
@@ -31,6 +32,7 @@ from ludus.cluster.supervise import SupervisionPolicy, Supervisor
 from ludus.cluster.workers import open_workers
 from ludus.config import Config
 from ludus.engines.base import Engine
+from ludus.engines.settings import ServerSettings
 from ludus.engines.weights import WeightFiles
 from ludus.processes.cards import find_cards
 from ludus.processes.placement import RayScheduler, SlurmScheduler
@@ -39,6 +41,8 @@ from ludus.text.tokenizer import Tokenizer
 if TYPE_CHECKING:
     from ludus.models.load import LoadedModel
     from ludus.trainer.sharded import ShardedTrainer
+
+logger = logging.getLogger(__name__)
 
 ResultT = TypeVar("ResultT")
 
@@ -185,8 +189,19 @@ async def open_cluster(config: Config, *, is_run: bool = True) -> AsyncIterator[
     is_run: the run's folder is this process's own. False: a run of this name may be going on, and its folder is left
     as it is.
     """
+    if isinstance(config.scheduler, RayScheduler) and not _places(config):
+        logger.warning(
+            "scheduler.type=ray has nothing to place: this process samples, trains and plays by itself; "
+            "engine.kind=server, trainer.ranks and rollout.agent.workers start processes on the nodes"
+        )
     async with AsyncExitStack() as stack:
         yield Cluster(config, stack, is_run=is_run)
+
+
+def _places(config: Config) -> bool:
+    """The run has processes beside the head."""
+    samples_elsewhere = isinstance(config.engine, ServerSettings) and not config.engine.urls
+    return samples_elsewhere or config.trainer.ranks > 1 or config.rollout.num_workers > 0
 
 
 def head_view(config: Config, started_at: float, registry: Registry | None = None) -> HeadView:

@@ -46,6 +46,30 @@ def test_what_plays_beside_a_run_leaves_its_folder_alone(config):
     asyncio.run(main())
 
 
+@pytest.mark.parametrize(
+    ("overrides", "is_said"),
+    [
+        (["scheduler.type=ray"], True),
+        (["scheduler.type=ray", "engine.kind=server", "engine.urls=[http://a:1]"], True),
+        (["scheduler.type=ray", "engine.kind=server"], False),
+        (["scheduler.type=ray", "trainer.ranks=2"], False),
+        (["scheduler.type=ray", "rollout.agent.mode=subproc", "rollout.agent.workers=1"], False),
+        ([], False),
+    ],
+)
+def test_a_cluster_without_anything_to_place_is_told(
+    overrides: list[str], is_said: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Ray is asked for, and all runs in this process."""
+
+    async def opened() -> None:
+        async with open_cluster(Config.load(None, overrides), is_run=False):
+            pass
+
+    asyncio.run(opened())
+    assert ("scheduler.type=ray has nothing to place" in caplog.text) == is_said
+
+
 def test_a_run_that_starts_shows_its_processes(config):
     """The processes of a run are in its status before it is announced; that of another head is left until then."""
     other = RunStatus(replace(head_view(config, 0.0), pid=1, host="elsewhere"), [])

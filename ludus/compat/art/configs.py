@@ -7,6 +7,7 @@ Invariant: an option that was given acts; one that was not leaves what the backe
 from __future__ import annotations
 
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 from ludus import config as core
@@ -16,6 +17,7 @@ from ludus.compat.art.backends import TrainConfig
 from ludus.compat.config import Config
 from ludus.errors import ConfigError
 from ludus.loop.batch import BatchRules
+from ludus.models.resolve import adapter_base
 from ludus.settings import Idle, acting, merged, parse_override, with_overrides
 
 _LOSSES: Mapping[str, Mapping[str, Any]] = {
@@ -42,10 +44,14 @@ ACTING = {"gconfig.n_samples", "train_dataset.batch_size", "total_train_steps"}
 behind which the script ends."""
 
 
+_LORA = {"rank": 8, "alpha": 16.0}
+"""ART's."""
+
+
 def default_config() -> Config:
     """What a backend does without a configuration: ART's LoRA, learning rate, loss and weight of a trajectory."""
     values: dict[str, Any] = {
-        "model": {"lora": {"rank": 8, "alpha": 16.0}},
+        "model": {"lora": _LORA},
         "algorithm": {"name": "cispo", "normaliser": "episode"},
         "trainer": {"optimizer": {"lr": TrainConfig().learning_rate}},
     }
@@ -63,9 +69,11 @@ def model_config(config: Config, *, base_model: str, own: Mapping[str, Any], fol
 
     own: nested keys of the configuration.  folder: where the model's folder lies, and its name.
     """
-    values = config.model_dump(mode="json", exclude_unset=True)
+    values, path = config.model_dump(mode="json", exclude_unset=True), overrides.model(base_model)
+    if values.get("model", {}).get("lora") == _LORA and adapter_base(Path(path).expanduser()) is not None:
+        del values["model"]["lora"]  # nobody's wish, and the adapter that is there goes on
     given = merged(values, own)
-    given.setdefault("model", {})["path"] = overrides.model(base_model)
+    given.setdefault("model", {})["path"] = path
     given["run_root"], given["name"] = folder
     return check_config(Config(**with_overrides(given, _settings())))
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -35,6 +36,16 @@ def test_defaults_are_arts() -> None:
     rules = batch_rules(config, asked)
     assert rules.algorithm == AlgorithmSettings(name="cispo", normaliser="episode")
     assert rules.algorithm.loss == CispoSettings(clip_high=4.0) and rules.max_token_age is None
+
+
+def test_an_adapter_goes_on_as_it_is(tmp_path: Path) -> None:
+    """A folder of a LoRA adapter as base model gets no second one unless somebody says so, which loading refuses."""
+    (tmp_path / "adapter_config.json").write_text('{"base_model_name_or_path": "b"}')
+    where = ("root", "name")
+    config = model_config(default_config(), base_model=str(tmp_path), own={}, folder=where)
+    assert config.model.lora is None and config.algorithm.name == "cispo"
+    asked = model_config(default_config(), base_model=str(tmp_path), own={"model": {"lora": {"rank": 4}}}, folder=where)
+    assert asked.model.lora is not None and asked.model.lora.rank == 4
 
 
 @pytest.mark.parametrize(
