@@ -2,10 +2,12 @@ from __future__ import annotations
 
 import math
 import random
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
 from ludus.api.trainer import Trainer
 from ludus.config import Config
@@ -14,6 +16,8 @@ from ludus.models.load import load_model
 from ludus.models.settings import ModelSettings
 from ludus.runs.store import RunStore
 from ludus.runs.tokens import recorded_steps
+from ludus.runs.watch.app import api_routes
+from ludus.runs.watch.folder import RunsFolder
 from ludus.trainer.settings import TrainerSettings
 from ludus.trainer.step import ModelTrainer
 
@@ -32,6 +36,13 @@ class LettersAgent:
             rewards[answer["id"]] = len(set(text)) / 10.0
             messages += [{"role": "assistant", "content": text}, {"role": "user", "content": follow_up}]
         return rewards
+
+
+class LosingAgent(LettersAgent):
+    """It says so, for a curriculum."""
+
+    async def run(self, data: dict[str, str], *, base_url: str, http_client: Any) -> Any:
+        return await super().run(data, base_url=base_url, http_client=http_client), {"success": 0.0}
 
 
 def config_of(model: Path, root: Path, **more: Any) -> Config:
@@ -78,6 +89,55 @@ def test_a_run_keeps_what_the_loss_used_of_every_token(tiny_model_folder: Path, 
         assert token["trained_logprob"] == pytest.approx(expected, abs=1e-4)
         assert token["advantage"] == pytest.approx(credit[turn_id])
         assert token["loss"] == pytest.approx(-token["weight"] * token["advantage"] * factor, rel=1e-3)
+
+
+def test_the_guessing_games_recipe_keeps_what_both_minibatches_used(tiny_model_folder: Path, tmp_path: Path) -> None:
+    """With its algorithm, curriculum, temperature and falling rate: what the page shows of all tokens adds up to each
+    step's loss; the first minibatch was computed with the weights that sampled, the second with those after it."""
+    recipe = yaml.safe_load(Path("recipes/guess/run.yaml").read_text())
+    own = {name: recipe[name] for name in ("algorithm", "rollout")}
+    dataset = {"batch_size": 2, "curriculum": recipe["train_dataset"]["curriculum"]}
+    generation = {**recipe["gconfig"], "max_new_tokens": 6}
+    optimizer = {**recipe["trainer"]["optimizer"], "lr": 1e-2}
+    more: dict[str, Any] = {"train_dataset": dataset, "gconfig": generation, "trainer": {"optimizer": optimizer}}
+    assert own["algorithm"]["minibatches"] == 2
+    Trainer(config_of(tiny_model_folder, tmp_path, **own, **more, total_train_steps=3), ROWS).train(LosingAgent)
+    with RunStore.look(tmp_path / "run") as store:
+        metrics = dict(store.metrics())
+        first = store.tokens(1)
+        turns = {turn.id: (each, turn) for each in store.episodes() for turn in each.session.turns}
+    folder = RunsFolder(tmp_path / "run")
+    try:
+        folder.run("run").wait(num_read=len(turns))
+        for step in (1, 2, 3):
+            losses = list(_losses_on_the_page(folder, step))
+            assert len(losses) == metrics[step]["ledger/trained"] > 0
+            assert math.fsum(losses) == pytest.approx(metrics[step]["train/loss"], abs=1e-6)
+    finally:
+        folder.close()
+    assert first is not None
+    is_first: dict[str, set[bool]] = {}
+    for turn_id, _ in first.turns:
+        episode, turn = turns[turn_id]
+        for place, token in first.of_turn(turn_id).items():
+            ratio = math.exp(token["trained_logprob"] - turn.sampled.logprobs[place])
+            assert token["ratio"] == pytest.approx(ratio, rel=1e-4)
+            is_first.setdefault(episode.group_id, set()).add(ratio == pytest.approx(1.0, abs=1e-3))
+    one, other = is_first.values()
+    assert {True} in (one, other) and False in one | other
+
+
+def _losses_on_the_page(folder: RunsFolder, step: int) -> Iterator[float]:
+    """Of every token that the page shows of the step's episodes."""
+
+    def get(path: str, **given: str) -> Any:
+        return api_routes(folder, f"runs/run/{path}", given)
+
+    for row in get("episodes", step=str(step), eval="0", limit="1000")["episodes"]:
+        for turn in get(f"episodes/{row['id']}")["turns"]:
+            for token in get(f"episodes/{row['id']}/turns/{turn['id']}/tokens")["tokens"]:
+                if token["kind"] == "sampled" and token["loss"] is not None:
+                    yield token["loss"]
 
 
 def test_a_run_that_is_told_so_keeps_nothing_of_its_tokens(tiny_model_folder: Path, tmp_path: Path) -> None:
