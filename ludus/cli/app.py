@@ -97,6 +97,8 @@ class Command(TyperCommand):
         function = getattr(import_module(f"ludus.{self._module}"), self._function)
         if self._module.startswith("checks.verify"):
             function = import_module("ludus.cli.verify").command(function)
+        if self._module.startswith(("checks.", "cli.bench")):  # they have processes and folders of their own
+            function = import_module("ludus.cli.signals").leaving_by_exception()(function)
         # what follows a script is the script's own
         app.command(self.name, context_settings={"allow_interspersed_args": self.name != "run"})(function)
         loaded: Any = typer.main.get_command(app)

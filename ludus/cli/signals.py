@@ -1,10 +1,12 @@
-"""Waiting for the signal to end, for commands that serve until then; and with which code commands leave."""
+"""Waiting for the signal to end, for commands that serve until then; and how, and with which code, commands leave."""
 
 from __future__ import annotations
 
 import asyncio
 import signal
-from collections.abc import Coroutine
+from collections.abc import Coroutine, Iterator
+from contextlib import contextmanager
+from types import FrameType
 from typing import Any
 
 import typer
@@ -33,3 +35,20 @@ def raise_if_unfinished(ended_by: int | None) -> None:
     """What a supervisor ended before it was done leaves with another code than 0, which would count as done."""
     if ended_by not in (None, signal.SIGINT):
         raise typer.Exit(_SIGNALLED + ended_by)
+
+
+@contextmanager
+def leaving_by_exception() -> Iterator[None]:
+    """A supervisor's request to end, and a terminal that closes, end what is inside as Ctrl-C does: on the way out
+    processes are ended and temporary folders removed."""
+    previous = {number: signal.signal(number, _leave) for number in END_SIGNALS[1:] if is_heard(number)}
+    try:
+        yield
+    finally:
+        for number, handler in previous.items():
+            signal.signal(number, handler)
+
+
+def _leave(number: int, _frame: FrameType | None) -> None:
+    signal.signal(number, signal.SIG_IGN)  # once is enough: what is put away is put away whole
+    raise SystemExit(_SIGNALLED + number)

@@ -52,3 +52,21 @@ def test_a_terminal_that_closes_loses_nothing(run_yaml: Path) -> None:
         process.send_signal(signal.SIGHUP)
         assert process.wait(60) == 128 + signal.SIGHUP
     assert saved_step(run_yaml) >= 1
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
+def test_what_is_told_to_end_puts_away_what_it_made(number: signal.Signals, tmp_path: Path) -> None:
+    """A temporary folder is removed on the way out, though a signal comes meanwhile; the code says which it was."""
+    code = (
+        "import os, signal, sys, tempfile\n"
+        "from ludus.cli.signals import leaving_by_exception\n"
+        "number = int(sys.argv[1])\n"
+        "with leaving_by_exception(), tempfile.TemporaryDirectory(dir=sys.argv[2]):\n"
+        "    try:\n"
+        "        os.kill(os.getpid(), number)\n"
+        "    finally:\n"
+        "        os.kill(os.getpid(), number)\n"
+    )
+    command = [sys.executable, "-c", code, str(int(number)), str(tmp_path)]
+    assert subprocess.run(command, check=False).returncode == 128 + number
+    assert not [*tmp_path.iterdir()]

@@ -4,6 +4,11 @@ from __future__ import annotations
 
 import inspect
 import json
+import os
+import signal
+import subprocess
+import sys
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import wraps
@@ -70,3 +75,20 @@ def test_a_person_gets_a_table(tiny_model_folder: Path, ludus: Callable[..., Any
     ended = ludus("verify", "credit", "--trees", "2", "--model", tiny_model_folder)
     assert ended.last == "ok" and "by hand" in ended.out and "reasoning_stripped" in ended.out
     assert "unbalanced" in ludus("verify", "ledger", "--trees", 5).out
+
+
+@pytest.mark.timeout(300)
+def test_a_check_that_is_told_to_end_leaves_nothing_behind(tmp_path: Path, tiny_model_folder: Path) -> None:
+    """Its run ends with it, its folder is removed, and the code says which signal it was."""
+    command = [sys.executable, "-m", "ludus", "verify", "resume", "--json", "--model", str(tiny_model_folder)]
+    process = subprocess.Popen(command, cwd=tmp_path, env={**os.environ, "TMPDIR": str(tmp_path)})
+    try:
+        while not [*tmp_path.glob("ludus-resume-*/runs/alone/run.db")]:
+            assert process.poll() is None, "it ended before it had a run"
+            time.sleep(0.05)
+        process.terminate()
+        assert process.wait(60) == 128 + signal.SIGTERM
+    finally:
+        process.kill()
+        process.wait()
+    assert not [*tmp_path.glob("ludus-*")]

@@ -27,8 +27,9 @@ from ludus.processes.end_with_parent import end_with_parent
 _NUM_ROWS = 12
 _GROUPS, _MEMBERS = 2, 4
 EPISODES_A_STEP = _GROUPS * _MEMBERS
-HELD_S = 120.0
-"""Longer than any wait of a check, so that nobody waits for an agent or a loss that hangs."""
+HELD_S = 600.0
+"""Longer than any wait of a check, so that nobody waits for an agent or a loss that hangs. Where others keep a machine
+busy, a run needs minutes to begin."""
 _NOTHING: Mapping[str, str] = {}
 _LUDUS = (sys.executable, "-m", "ludus")
 
@@ -114,7 +115,12 @@ class Training:
             )
 
     def finish(self) -> None:
-        if self.popen.wait() != 0:
+        try:
+            self.popen.wait()
+        except BaseException:  # who ends the check removes the folder next, in which nobody may write by then
+            self.kill()
+            raise
+        if self.popen.returncode != 0:
             raise self.failed(f"a run of the check failed with exit code {self.popen.returncode}")
 
     @property
