@@ -188,7 +188,9 @@ def _interpreter() -> Iterator[str]:
 
 
 def _bubblewrap(shown: list[tuple[str, str]], links: list[tuple[str, str]], disk_bytes: int) -> list[str]:
-    command = ["bwrap", "--unshare-all", "--die-with-parent", "--new-session", "--as-pid-1", "--hostname", "sandbox"]
+    # the whole path: what it is started with has a PATH of its own, in which it may not be
+    bwrap = shutil.which("bwrap") or "bwrap"
+    command = [bwrap, "--unshare-all", "--die-with-parent", "--new-session", "--as-pid-1", "--hostname", "sandbox"]
     for source, target in (*shown, (str(_JAIL), "/jail.py")):
         is_device = source in _DEVICES
         command += ["--dev-bind" if is_device else "--ro-bind", source, target]

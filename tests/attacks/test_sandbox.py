@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import os
 import socket
 import subprocess
 import sys
@@ -132,6 +133,15 @@ def test_a_process_may_have_any_name(kind: str) -> None:
     code = "import ctypes, time; ctypes.CDLL(None).prctl(15, b'\\xff\\xfe', 0, 0, 0); time.sleep(0.1); print(1)"
     done = asyncio.run(run_python(code, walled=WALLS[kind]))
     assert (done.ending, done.stdout) == ("ok", "1\n"), done.stderr
+
+
+def test_bubblewrap_may_lie_anywhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whoever has it outside the system's own folders gets its walls, or what it says, and no traceback."""
+    (tmp_path / "bwrap").write_text("#!/bin/sh\necho no namespaces here >&2\nexit 1\n")
+    (tmp_path / "bwrap").chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
+    _, missing = walls_module._found.__wrapped__()
+    assert "bubblewrap: no namespaces here" in missing
 
 
 def test_without_walls_nothing_runs_unless_told(monkeypatch: pytest.MonkeyPatch) -> None:
