@@ -13,6 +13,7 @@
 #   make test-trackio    runs in trackio, which does not install together with the rest
 #   make test-triton  the kernels for cards, interpreted on this processor, and compiled for a card
 #   make test-card-env   every test in an environment as on machines with cards: Python 3.12, torch 2.11, transformers 5.17
+#   make test-matrix     what depends on transformers, with the oldest and the newest that may be installed
 #   make test-gpu   what runs on a CUDA card, held against the processor; `make test-gpu LIST=yes` only lists it
 #   make test-slurm      runs in a real Slurm of one node, which is installed here: CONSENT=yes says that you agree
 #   make test-builds     the kernels as other processors and compilers get them, and with sanitizers: g++ and clang++ must be there
@@ -56,7 +57,7 @@ export PYTHONDONTWRITEBYTECODE :=
 # Frameworks that do not install together with ours: each gets the environment that its requirements.txt locks.
 FRAMEWORKS := $(patsubst tests/%/requirements.txt,.%/.ready,$(wildcard tests/frameworks/*/requirements.txt))
 
-.PHONY: docs check-docs web check-web attack release audit chaos demo test test-gpu test-triton test-card-env test-all test-core machine test-launch test-builds wheels test-browser test-frameworks test-engines test-oracles test-trackio test-slurm fuzz public-names server-fields setup lint check bench clean
+.PHONY: docs check-docs web check-web attack release audit chaos demo test test-gpu test-triton test-card-env test-matrix test-all test-core machine test-launch test-builds wheels test-browser test-frameworks test-engines test-oracles test-trackio test-slurm fuzz public-names server-fields setup lint check bench clean
 
 demo: $(READY)
 	$(BIN)/ludus models get smollm2-135m
@@ -177,6 +178,17 @@ CARD_PYTHON ?= $(firstword $(wildcard $(HOME)/.pyenv/versions/3.12*/bin/python) 
 test-card-env: .card-env/.ready
 	.card-env/bin/ludus models get smollm2-135m
 	OMP_NUM_THREADS=1 .card-env/bin/python -m pytest $(SHARED)
+
+# The ends of what transformers may be, in front of the one that is installed.
+MATRIX := oldest newest
+build/matrix/%/.ready: tests/matrix/%.txt
+	rm -rf build/matrix/$*
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --target build/matrix/$* -r $<
+	touch $@
+
+test-matrix: $(READY) $(MATRIX:%=build/matrix/%/.ready)
+	set -e; for end in $(MATRIX); do \
+	  PYTHONPATH=build/matrix/$$end $(PYTEST) $(SHARED) tests/models tests/text tests/trainer tests/engines/local tests/kernels; done
 
 # trackio wants an older Pillow than ours, which it needs for pictures alone: it is kept apart, with what only it needs.
 TRACKIO := build/trackio

@@ -9,6 +9,7 @@ Only the `forward` of small parts is replaced, on each instance; a layer's own f
 
 from __future__ import annotations
 
+import inspect
 import types
 from collections import Counter
 from collections.abc import Callable, Sequence
@@ -252,7 +253,8 @@ def _fuse_gates(module: nn.Module, rowwise: Rowwise) -> None:
 def _fuse_rotary(module: nn.Module, rowwise: Rowwise, like: Tensor) -> None:
     rebound: dict[tuple[object, int], types.FunctionType | None] = {}
     for part in module.modules():
-        function, head_dim = type(part).forward, getattr(part, "head_dim", None)
+        # newer versions of transformers wrap it to rename arguments, which layers never call by their old names
+        function, head_dim = inspect.unwrap(type(part).forward), getattr(part, "head_dim", None)
         if not isinstance(function, types.FunctionType) or not isinstance(head_dim, int) or "forward" in vars(part):
             continue
         if _ROTARY not in function.__code__.co_names:
