@@ -230,7 +230,7 @@ server-fields: $(READY)
 	git diff --exit-code -- 'tests/engines/*/*_fields.json'
 
 # Only looked at: nothing of a wheel is installed or run.
-WHEELS := art=openpipe-art==0.5.18 verl=verl==0.9.1
+WHEELS := areal=areal==1.0.4 art=openpipe-art==0.5.18 verl=verl==0.9.1
 public-names: $(READY)
 	rm -rf build/wheels
 	set -e; for each in $(WHEELS); do \

@@ -1,5 +1,6 @@
 """The originals' public names, as their wheels have them: `python -m tests.compat.public FAMILY PACKAGE` writes one
-file a family, `make public-names` downloads the wheels and writes them all.
+file a family, `make public-names` downloads the wheels and writes theirs. realhf was never released as one: its file is
+that of the folder `realhf` of AReaL's repository at e7eda16.
 
 A line is a module without its first part, a colon, and the names that it defines; what a package's `__init__` imports
 from its own modules is its too. Names with an underscore are private, and so are modules below one. `verl.keys` holds
