@@ -46,7 +46,8 @@ class Clients:
             if self._rng.random() < 0.5:
                 reply = (await self._post(f"{path}/chat/completions", body, key))["choices"][0]["message"]["content"]
             else:
-                leaves = self._rng.random() < _LEFT_SHARE
+                # a session none of whose answers was heard is worth nothing, and may not be rewarded
+                leaves = turn > 0 and self._rng.random() < _LEFT_SHARE
                 reply = await self.stream(path, body, key, leaves=leaves)
             messages.append({"role": "assistant", "content": reply})
         await self._post(f"/sessions/soak-{number}/rewards", {"reward": 1.0}, key)
@@ -96,15 +97,11 @@ async def run(job: dict[str, Any]) -> dict[str, float]:
     limits = httpx.Limits(max_connections=None, max_keepalive_connections=64)
     async with httpx.AsyncClient(base_url=job["url"], limits=limits, timeout=120, trust_env=False) as http:
         clients, began_at = Clients(job, http), time.perf_counter()
-        running: set[asyncio.Task[None]] = set()
-        for number in range(job["sessions"]):
-            due = began_at + job["seconds"] * number / job["sessions"]
-            await asyncio.sleep(max(0.0, due - time.perf_counter()))
-            running.add(task := asyncio.create_task(clients.session(number)))
-            task.add_done_callback(running.discard)
-            for ended in [each for each in running if each.done()]:
-                ended.result()
-        await asyncio.gather(*running)
+        async with asyncio.TaskGroup() as running:  # one that fails ends all of them, and says why
+            for number in range(job["sessions"]):
+                due = began_at + job["seconds"] * number / job["sessions"]
+                await asyncio.sleep(max(0.0, due - time.perf_counter()))
+                running.create_task(clients.session(number))
         found = {
             "sessions": job["sessions"],
             "requests": len(clients.latencies_s),
