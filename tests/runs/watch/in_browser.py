@@ -31,6 +31,7 @@ pytestmark = pytest.mark.timeout(300)
 AXE = Path("build/axe/axe_playwright_python/axe.min.js")
 _FAULTS = "r => r.violations.map(v => [v.impact, v.id, v.nodes[0].html.slice(0, 300)])"
 _NUM_STEPS = 12
+_SERVED = "default"  # as the gateway calls its model
 _LOADED_S = 180.0  # a process that loads torch and a model, at the lowest priority
 _LOSS = 0.125
 _CONFIG = "name: {name}\nmodel: {{}}\nseed: 0\n"
@@ -87,23 +88,32 @@ def _write_losses(store: RunStore, step: int) -> None:
 
 
 @contextmanager
-def _opened(root: Path, folder: Path) -> Iterator[Watched]:
-    """folder: of the browser."""
-    command = [sys.executable, "-m", "ludus", "watch", str(root), "--port", "0", "--no-open"]
+def _serving(*words: str) -> Iterator[str]:
+    """The address that a command says it serves."""
+    command = [sys.executable, "-m", "ludus", *words, "--port", "0"]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
     try:
         said = ""
-        while (found := re.search(r"http://127\.0\.0\.1:\S+", said)) is None:
+        while (found := re.search(r"http://127\.0\.0\.1:[\w/?=#~-]+", said)) is None:
             line = process.stdout.readline()  # type: ignore[union-attr]
             assert line, f"the server did not start; it said:\n{said}"
             said += line
-        with Browser(folder) as page:
-            page.open(found[0])
-            page.wait_for("Runs")  # the key is a cookie now
-            yield Watched(root, found[0], page)
+        yield found[0]
     finally:
         process.terminate()
         process.communicate(timeout=60)
+
+
+@contextmanager
+def _opened(root: Path, folder: Path, served: str) -> Iterator[Watched]:
+    """folder: of the browser.  served: where a model is served that is none of the runs'."""
+    with (
+        _serving("watch", str(root), "--no-open", "--model", f"{_SERVED}={served}") as link,
+        Browser(folder) as page,
+    ):
+        page.open(link)
+        page.wait_for("Runs")  # the key is a cookie now
+        yield Watched(root, link, page)
 
 
 @pytest.fixture(scope="module")
@@ -115,7 +125,11 @@ def watched(tmp_path_factory: pytest.TempPathFactory, tiny_model_folder: Path) -
             _write_losses(store, _NUM_STEPS - 1)
     config = config_of(tiny_model_folder, root, name="played", checkpoint={"every_steps": 1})
     Trainer(config, ROWS).train(LettersAgent)
-    with _opened(root, tmp_path_factory.mktemp("browser")) as watched:
+    into = str(tmp_path_factory.mktemp("served") / "run")
+    with (
+        _serving("gateway", str(tiny_model_folder), "--into", into, "model.dtype=float32") as served,
+        _opened(root, tmp_path_factory.mktemp("browser"), served) as watched,
+    ):
         yield watched
 
 
@@ -292,17 +306,20 @@ def _axe(page: Page, place: str) -> None:
 
 
 @pytest.mark.timeout(900)  # models are loaded at the lowest priority
-def test_from_a_turn_two_models_try_again_with_the_keyboard_alone(watched: Watched) -> None:
-    """A message is edited; the base and the last step answer it three times each; the answers stand beside the first
-    one, with tokens and alternatives; one is chosen as a demonstration; none is an episode of the run."""
+def test_from_a_turn_three_models_try_again_with_the_keyboard_alone(watched: Watched) -> None:
+    """A message is edited; the base, the last step and a model that is served elsewhere answer it three times each; the
+    answers stand beside the first one, with tokens and alternatives where there are any; one is chosen as a
+    demonstration; none is an episode of the run."""
     page, folder = watched.page, watched.run.parent / "played"
     watched.show("run/played/episodes", "Episodes")
     page.wait_until("document.querySelectorAll('.row').length === 8")
     page.press("j", "Enter")
     page.wait_for("Turns", "go back and try")
+    page.press("l")
+    page.wait_for("waiting", "prefill", "decode", "whole")
     page.press("b")
     page.wait_for("What the model is told", "checkpoint.keep")
-    for model in ("base", "step 2"):
+    for number, model in enumerate((f"{_SERVED} at http", "base", "step 2")):
         _tab_to(page, "change message 1")
         page.press("Enter")
         page.wait_until("document.querySelector('textarea')")
@@ -320,12 +337,12 @@ def test_from_a_turn_two_models_try_again_with_the_keyboard_alone(watched: Watch
         page.wait_for("At first", "Name a colour")
         finished = "document.querySelector('.this .tag').innerText === 'finished'"
         page.wait_until(f"{finished} && document.querySelectorAll('.this .samples .what').length === 3", _LOADED_S)
-        if model == "base":
+        if number < 2:
             _tab_to(page, "try again")
             page.press("Enter")
-            page.wait_for("Tried from here", "base, 3 answers")
-    page.wait_until("document.querySelectorAll('.sides > .panel').length === 3")
-    page.wait_for("base: ", "step 2", "reward")
+            page.wait_for("Tried from here", "3 answers")
+    page.wait_until("document.querySelectorAll('.sides > .panel').length === 4")
+    page.wait_for("base: ", "step 2", "reward", f"{_SERVED} at http://127.0.0.1")
     _tab_to(page, "tokens of answer 1")
     page.press("Enter")
     page.wait_until("document.querySelector('.samples .tok.sampled')")
@@ -343,8 +360,8 @@ def test_from_a_turn_two_models_try_again_with_the_keyboard_alone(watched: Watch
     assert watched.get("/api/runs/played/episodes")["total"] == 8
     page.resize(1280, 800)
     page.press("g", "b")
-    page.wait_until("document.querySelectorAll('table tbody tr').length === 2")
-    page.wait_for("message 1", "step-000002", "base")
+    page.wait_until("document.querySelectorAll('table tbody tr').length === 3")
+    page.wait_for("message 1", "step-000002", "base", "served elsewhere")
     assert [each["name"] for each in watched.get("/api/runs")["runs"] if "branches" in each["name"]] == []
 
 
