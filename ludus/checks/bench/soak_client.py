@@ -31,23 +31,23 @@ class Clients:
     def __init__(self, job: dict[str, Any], http: httpx.AsyncClient) -> None:
         self._job = job
         self._http = http
-        self._rng = random.Random(job["seed"])
         self.latencies_s: list[float] = []
         self.num_left = 0
 
     async def session(self, number: int) -> None:
-        """From its beginning to its end."""
+        """From its beginning to its end, the same in every soak with the seed."""
+        rng = random.Random(f"{self._job['seed']}-{number}")
         opened = await self._post("/sessions", {"id": f"soak-{number}"}, self._job["admin_key"])
         path, key = httpx.URL(opened["base_url"]).path, opened["key"]
         messages: list[dict[str, str]] = []
         for turn in range(_TURNS):
             messages.append({"role": "user", "content": f"What lies on shelf {turn} of {number}?"})
             body = {"messages": messages, "max_tokens": 32}
-            if self._rng.random() < 0.5:
+            if rng.random() < 0.5:
                 reply = (await self._post(f"{path}/chat/completions", body, key))["choices"][0]["message"]["content"]
             else:
                 # a session none of whose answers was heard is worth nothing, and may not be rewarded
-                leaves = turn > 0 and self._rng.random() < _LEFT_SHARE
+                leaves = turn > 0 and rng.random() < _LEFT_SHARE
                 reply = await self.stream(path, body, key, leaves=leaves)
             messages.append({"role": "assistant", "content": reply})
         await self._post(f"/sessions/soak-{number}/rewards", {"reward": 1.0}, key)

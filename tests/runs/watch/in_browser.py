@@ -259,7 +259,7 @@ def _views(watched: Watched) -> list[tuple[str, str]]:
         (f"run/{run}/episode/{episode}/tokens?i=0", "1 of"),
         (f"run/{run}/branches", "Branches"),
         (f"run/{run}/branch?episode={episode}", "What the model is told"),
-        (f"run/{run}/chat", "to talk to"),
+        (f"run/{run}/chat", "Says nothing yet"),
         (f"compare?a={ids[0]}&b={ids[1]}", "All numbers"),
     ]
 
