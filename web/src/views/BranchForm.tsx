@@ -1,5 +1,5 @@
 /** Go back to a turn, change what was said, and sample again from there. */
-import { useEffect, useState } from "preact/hooks";
+import { useState } from "preact/hooks";
 import { MessageText } from "./Messages";
 import { Empty, Missing, Panel } from "../parts/Basics";
 import { newestModel, post, route, useGet } from "../data/source";
@@ -39,17 +39,20 @@ function Form({ run, episode, turn: turnId }: { run: Run; episode: Episode; turn
   const [model, setModel] = useState(newestModel(run)?.name ?? "final");
   const [error, setError] = useState<string | null>(null);
   const [isSent, setSent] = useState(false);
-  useEffect(() => setText(edited === null ? "" : (before[edited]?.content ?? "")), [edited]);
+  const edit = (at: number | null) => {
+    setEdited(at);
+    setText(at === null ? "" : (before[at]?.content ?? ""));
+  };
   const send = async (event: Event) => {
     event.preventDefault();
     setSent(true);
     setError(null);
     try {
-      const edit = edited === null ? null : { message_index: edited, content: text };
+      const change = edited === null ? null : { message_index: edited, content: text };
       const response = await post(route(["runs", run.id, "branches"]), {
         episode: episode.id,
         turn: turnId,
-        edit,
+        edit: change,
         n: number,
         model,
       });
@@ -73,7 +76,7 @@ function Form({ run, episode, turn: turnId }: { run: Run; episode: Episode; turn
                   type="button"
                   class="plain"
                   aria-pressed={at === edited}
-                  onClick={() => setEdited(at === edited ? null : at)}
+                  onClick={() => edit(at === edited ? null : at)}
                 >
                   {at === edited ? "as it was" : "change"}
                   <span class="unseen"> message {at + 1}</span>
