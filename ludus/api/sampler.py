@@ -67,7 +67,8 @@ class RunSampler:
     def __init__(self, run: Path, elsewhere: Mapping[str, Endpoint] | None = None) -> None:
         """elsewhere: models that are served there and answer too, by name. None: there are none.
 
-        Raises UserError if the run's configuration cannot be read."""
+        Raises UserError if the run's configuration cannot be read.
+        """
         self._run = run
         self._elsewhere = dict(elsewhere or {})
         self._config = _config(run)

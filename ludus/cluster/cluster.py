@@ -32,7 +32,6 @@ from ludus.cluster.supervise import SupervisionPolicy, Supervisor
 from ludus.cluster.workers import open_workers
 from ludus.config import Config
 from ludus.engines.base import Engine
-from ludus.engines.settings import ServerSettings
 from ludus.engines.weights import WeightFiles
 from ludus.processes.cards import find_cards
 from ludus.processes.placement import RayScheduler, SlurmScheduler
@@ -200,8 +199,7 @@ async def open_cluster(config: Config, *, is_run: bool = True) -> AsyncIterator[
 
 def _places(config: Config) -> bool:
     """The run has processes beside the head."""
-    samples_elsewhere = isinstance(config.engine, ServerSettings) and not config.engine.urls
-    return samples_elsewhere or config.trainer.ranks > 1 or config.rollout.num_workers > 0
+    return config.engine.num_started > 0 or config.trainer.ranks > 1 or config.rollout.num_workers > 0
 
 
 def head_view(config: Config, started_at: float, registry: Registry | None = None) -> HeadView:
