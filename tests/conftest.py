@@ -141,6 +141,10 @@ _ARCHITECTURES: dict[str, tuple[str, dict[str, Any]]] = {
         {**_SLIDING, "query_pre_attn_scalar": 16, "attn_logit_softcapping": 5.0, "final_logit_softcapping": 5.0},
     ),
     "gemma3": ("Gemma3TextConfig", {**_SLIDING, "query_pre_attn_scalar": 16}),
+    "gpt_oss": (
+        "GptOssConfig",
+        {**_SLIDING, "num_local_experts": 4, "num_experts_per_tok": 2, "rope_parameters": {"rope_theta": 1e4}},
+    ),
     "mistral": ("MistralConfig", {"sliding_window": 8, "tie_word_embeddings": False}),
 }
 
@@ -184,7 +188,8 @@ def tokenizer_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="session")
 def tiny_models(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
-    """Makes the folder of a tiny random model by architecture: llama, qwen2, qwen3, gemma, gemma2, gemma3, mistral."""
+    """Makes the folder of a tiny random model by architecture: llama, qwen2, qwen3, gemma, gemma2, gemma3, gpt_oss,
+    mistral."""
     built: dict[str, Path] = {}
 
     def build(architecture: str) -> Path:

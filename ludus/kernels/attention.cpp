@@ -10,28 +10,21 @@
 //
 // Every query token is computed by one thread, in one order of operations, whatever else the step computes.
 
+#include <algorithm>
 #include <cmath>
 #include <cstdint>
 #include <cstring>
 #include <vector>
 
-#include "exponential.h"
+#include "scores.h"
 #include "words.h"
 
 namespace {
 
 constexpr int PAGE = 16;
-// Far below any score, and still finite: exp() of it is 0 and no infinity meets another.
-constexpr float HIDDEN = -1e30f;
 
 struct Shape {
   int32_t num_heads, num_kv_heads, head_dim, dtype;
-};
-
-struct Rule {
-  float scale;
-  float softcap;   // 0: none
-  int32_t window;  // 0: none
 };
 
 // All rows of a step, the same for every layer.
@@ -65,7 +58,7 @@ void store_rows(const T* k, const T* v, T* page, int place, int dim) {
 // One query token, all query heads of one head of keys. `scratch` grows as needed and is reused.
 template <typename T>
 void attend_rows(const T* q, int64_t q_head_stride, const T* layer, int64_t page_stride, const int32_t* table, int first,
-                 int num_seen, const Rule& rule, int group, int dim, T* out, std::vector<float>& scratch) {
+                 int num_seen, const Rule& rule, int head, int group, int dim, T* out, std::vector<float>& scratch) {
   const int num_keys = num_seen - first;
   scratch.resize(size_t(num_keys) * group + size_t(group) * 2 * dim + dim);
   float* scores = scratch.data();                // [group][num_keys]
@@ -89,7 +82,8 @@ void attend_rows(const T* q, int64_t q_head_stride, const T* layer, int64_t page
     float* row = scores + size_t(g) * num_keys;
     if (rule.softcap > 0.f)
       for (int i = 0; i < num_keys; i++) row[i] = rule.softcap * std::tanh(row[i] / rule.softcap);
-    float largest = HIDDEN, total = 0.f;
+    const float sink = rule.sink(head + g);
+    float largest = sink, total = 0.f;
 #pragma omp simd reduction(max : largest)
     for (int i = 0; i < num_keys; i++) largest = row[i] > largest ? row[i] : largest;
 #pragma omp simd reduction(+ : total)
@@ -97,7 +91,7 @@ void attend_rows(const T* q, int64_t q_head_stride, const T* layer, int64_t page
       row[i] = exp_one(row[i] - largest);
       total += row[i];
     }
-    const float inverse = 1.f / total;
+    const float inverse = 1.f / (total + exp_one(sink - largest));
     for (int i = 0; i < num_keys; i++) row[i] *= inverse;
   }
   for (int at = first; at < num_seen; at++) {
@@ -189,7 +183,7 @@ void weigh_values(const uint16_t* layer, int64_t page_stride, const int32_t* tab
 // One query token, G query heads of one head of keys.
 template <int G>
 void attend_pairs(const uint16_t* q, int64_t q_head_stride, const uint16_t* layer, int64_t page_stride,
-                  const int32_t* table, int first, int num_seen, const Rule& rule, int dim, uint16_t* out,
+                  const int32_t* table, int first, int num_seen, const Rule& rule, int head, int dim, uint16_t* out,
                   std::vector<float>& scratch) {
   const int first_page = first / PAGE, end_page = (num_seen + PAGE - 1) / PAGE, num_pages = end_page - first_page;
   scratch.resize(size_t(num_pages) * G * (PAGE + 8));
@@ -199,7 +193,7 @@ void attend_pairs(const uint16_t* q, int64_t q_head_stride, const uint16_t* laye
   Vec largest[G], total[G];
   for (int g = 0; g < G; g++) {
     queries[g] = (const uint32_t*)(q + g * q_head_stride);
-    largest[g] = fill(HIDDEN);
+    largest[g] = fill(rule.sink(head + g));
     total[g] = Vec{};
   }
   for (int page = first_page; page < end_page;) {
@@ -228,7 +222,7 @@ void attend_pairs(const uint16_t* q, int64_t q_head_stride, const uint16_t* laye
       save((uint16_t*)(weights + at * 8), weight);
     }
   float totals[G];
-  for (int g = 0; g < G; g++) totals[g] = sum_of(total[g]);
+  for (int g = 0; g < G; g++) totals[g] = sum_of(total[g]) + exp_one(rule.sink(head + g) - largest[g][0]);
   int from = 0;
   for (; from + 64 <= dim; from += 64)
     weigh_values<G, 4>(layer, page_stride, table, first_page, end_page, weights, totals, dim, from, out);
@@ -237,15 +231,15 @@ void attend_pairs(const uint16_t* q, int64_t q_head_stride, const uint16_t* laye
 }
 
 void attend_pairs_group(const uint16_t* q, int64_t q_head_stride, const uint16_t* layer, int64_t page_stride,
-                        const int32_t* table, int first, int num_seen, const Rule& rule, int group, int dim,
-                        uint16_t* out, std::vector<float>& scratch) {
+                        const int32_t* table, int first, int num_seen, const Rule& rule, int head, int group,
+                        int dim, uint16_t* out, std::vector<float>& scratch) {
   for (int g = 0; g < group;) {
     const uint16_t* own = q + g * q_head_stride;
     uint16_t* to = out + g * dim;
     const int left = group - g;
     // four heads fill the registers; five are better split into three and two than into four and one
     const int take = left == 5 ? 3 : left > 4 ? 4 : left;
-#define LUDUS_ATTEND(G) attend_pairs<G>(own, q_head_stride, layer, page_stride, table, first, num_seen, rule, dim, to, scratch)
+#define LUDUS_ATTEND(G) attend_pairs<G>(own, q_head_stride, layer, page_stride, table, first, num_seen, rule, head + g, dim, to, scratch)
     if (take == 4) LUDUS_ATTEND(4);
     else if (take == 3) LUDUS_ATTEND(3);
     else if (take == 2) LUDUS_ATTEND(2);
@@ -283,7 +277,7 @@ struct Layer {
     const int group = shape.num_heads / shape.num_kv_heads, num_seen = rows.num_seen[row];
     const int first = rule.window > 0 && num_seen > rule.window ? num_seen - rule.window : 0;
     attend(q + h * group * q_head + row * q_row, q_head, pages + h * page_size(), page_size() * shape.num_kv_heads,
-           rows.page_ids + rows.table_start[row], first, num_seen, rule, group, shape.head_dim,
+           rows.page_ids + rows.table_start[row], first, num_seen, rule, int(h) * group, group, shape.head_dim,
            out + (row * shape.num_heads + h * group) * shape.head_dim, scratch);
   }
 };

@@ -26,7 +26,7 @@ ADDRESS, SIZE, COUNT, FRACTION = ctypes.c_void_p, ctypes.c_int64, ctypes.c_int32
 """Kinds of arguments: any pointer, int64_t, int32_t, float."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class AttentionRule:
     """How scores become weights in one layer."""
 
@@ -35,16 +35,24 @@ class AttentionRule:
     """A token sees only keys less than `window` positions back, itself included. None: all before it."""
     softcap: float | None
     """Scores s become softcap * tanh(s / softcap). None: they stay."""
+    sinks: Tensor | None = None
+    """One score for each query head, fp32 (H,), that takes its share of the softmax and brings no value (gpt-oss).
+    None: there are none."""
 
 
 class RuleStruct(ctypes.Structure):
-    """`AttentionRule` in C++; 0 stands for None."""
+    """`AttentionRule` in C++, valid while the rule lives; 0 stands for None."""
 
-    _fields_ = [("scale", ctypes.c_float), ("softcap", ctypes.c_float), ("window", ctypes.c_int32)]
+    _fields_ = [
+        *(("scale", ctypes.c_float), ("softcap", ctypes.c_float), ("window", ctypes.c_int32)),
+        ("sinks", ctypes.c_void_p),
+    ]
 
     @classmethod
     def of(cls, rule: AttentionRule) -> RuleStruct:
-        return cls(rule.scale, rule.softcap or 0.0, rule.window or 0)
+        sinks = rule.sinks
+        assert sinks is None or (sinks.dtype == torch.float32 and sinks.is_contiguous()), "kernels read numbers of fp32"
+        return cls(rule.scale, rule.softcap or 0.0, rule.window or 0, None if sinks is None else sinks.data_ptr())
 
 
 class HeadsStruct(ctypes.Structure):

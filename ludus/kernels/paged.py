@@ -40,15 +40,16 @@ def store_rows(
 
 @triton.jit
 def attend_tiles(
-    q, out, cache, page_ids, first_row, num_rows, table_start, num_seen,
+    q, out, cache, sinks, page_ids, first_row, num_rows, table_start, num_seen,
     q_head_stride, q_row_stride, out_row_stride, token_stride, scale, softcap,
     GROUP: tl.constexpr, D: tl.constexpr, D_PADDED: tl.constexpr, PAGE_TOKENS: tl.constexpr,
-    TILE_ROWS: tl.constexpr, KEYS: tl.constexpr, WINDOW: tl.constexpr, CAPPED: tl.constexpr, PRECISION: tl.constexpr,
+    TILE_ROWS: tl.constexpr, KEYS: tl.constexpr, WINDOW: tl.constexpr, CAPPED: tl.constexpr, HAS_SINKS: tl.constexpr,
+    PRECISION: tl.constexpr,
 ):  # fmt: skip
     """Attention of one tile with the query heads of one key head. Grid: tiles, key heads.
 
     num_rows: of each tile, 0 for one that is none.  num_seen: tokens before and at its first row.
-    table_start: where in page_ids its sequence's table begins.  WINDOW: 0 for none.
+    table_start: where in page_ids its sequence's table begins.  WINDOW: 0 for none.  sinks: one score a query head.
     """
     tile, kv_head = tl.program_id(0), tl.program_id(1)
     rows = tl.load(num_rows + tile)
@@ -64,6 +65,9 @@ def attend_tiles(
     end = seen + rows - 1
     best = tl.full((TILE_ROWS,), float("-inf"), tl.float32)
     total = tl.zeros((TILE_ROWS,), tl.float32)
+    if HAS_SINKS:  # as if a key with that score and a value of zeros had been seen
+        best = tl.load(sinks + head, mask=query < rows, other=0.0)
+        total += 1.0
     found = tl.zeros((TILE_ROWS, D_PADDED), tl.float32)
     start = 0
     if WINDOW > 0:

@@ -12,29 +12,22 @@
 //   along   [block][D / STEP][16]   word = numbers 2d and 2d+1 of one token     (sums over the head's width)
 //   across  [token / STEP][D]       word = number d of tokens 2t and 2t+1       (sums over tokens)
 
+#include <algorithm>
 #include <cmath>
 #include <cstdint>
 #include <cstring>
 #include <vector>
 
-#include "exponential.h"
+#include "scores.h"
 #include "words.h"
 
 namespace {
 
 constexpr int BLOCK = 16;  // keys of a block: lanes of a vector
 constexpr int TILE = 32;   // queries of a tile: enough to reuse a block from cache, few pairs wasted on the diagonal
-// Far below any score, and still finite: exp() of it is 0 and no infinity meets another.
-constexpr float HIDDEN = -1e30f;
 
 struct Shape {
   int32_t num_heads, num_kv_heads, num_tokens, head_dim, dtype;
-};
-
-struct Rule {
-  float scale;
-  float softcap;   // 0: none
-  int32_t window;  // 0: none
 };
 
 // Element (head, token, 0); the numbers of a token lie side by side.
@@ -233,7 +226,7 @@ inline Vec finish_score(const Call& call, const Tile& tile, int i, int query, Ve
 }
 
 template <class M, typename T>
-void attend_tile(const Call& call, const Tile& tile, Rows<const T> q, const Packed<M>& keys, const Packed<M>& values,
+void attend_tile(const Call& call, const Tile& tile, float sink, Rows<const T> q, const Packed<M>& keys, const Packed<M>& values,
                  Rows<T> out, float* log_totals, Scratch<M>& scratch) {
   const int num_blocks = int(tile.blocks.size());
   const int64_t num_columns = int64_t(num_blocks) * BLOCK;
@@ -249,13 +242,13 @@ void attend_tile(const Call& call, const Tile& tile, Rows<const T> q, const Pack
       store_vec(scores + i * BLOCK, score);
       top = larger(top, score);
     }
-    const float largest = max_of(top);
+    const float largest = std::max(max_of(top), sink);
     for (int i = 0; i < num_blocks; i++) {
       const Vec weight = exp_vec(load_vec(scores + i * BLOCK) - largest);
       total += weight;
       M::put_row(scratch.row_words.data() + row * (num_columns / M::STEP), i * BLOCK, weight);
     }
-    const float sum = sum_of(total);
+    const float sum = sum_of(total) + exp_one(sink - largest);
     inverse[row] = 1.f / sum;
     log_totals[tile.start + row] = largest + std::log(sum);
   }
@@ -375,7 +368,7 @@ void attend(const Forest& forest, const Rule& rule, const Shape& shape, const Te
 #pragma omp for schedule(dynamic)
     for (int task = 0; task < shape.num_heads * num_tiles; task++) {
       const int head = task / num_tiles;
-      attend_tile<M, T>(call, forest.tiles[task % num_tiles], rows_of<const T>(on.q, head), keys[head / group],
+      attend_tile<M, T>(call, forest.tiles[task % num_tiles], rule.sink(head), rows_of<const T>(on.q, head), keys[head / group],
                         values[head / group], rows_of<T>(on.out, head),
                         on.log_totals + int64_t(head) * shape.num_tokens, scratch);
     }

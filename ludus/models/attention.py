@@ -43,12 +43,14 @@ def attend_by_plan(
     scaling: float | None = None,
     sliding_window: int | None = None,
     softcap: float | None = None,
+    s_aux: Tensor | None = None,
     dropout: float = 0.0,
     plan: AttentionPlan | None = None,
     **others: Any,
 ) -> tuple[Tensor, None]:
     """What transformers calls in every layer: hands the layer's queries, keys and values to the plan.
 
+    s_aux: the layer's sinks, as of `AttentionRule`.
     Raises UserError for what a layer asks of its attention and the plan would not do.
     """
     name = type(module).__name__
@@ -64,12 +66,23 @@ def attend_by_plan(
     layer_idx = module.layer_idx
     assert isinstance(layer_idx, int), f"layer_idx of {name} must be int but is {layer_idx!r}"
     scale = query.shape[-1] ** -0.5 if scaling is None else scaling
-    rule = AttentionRule(scale, sliding_window, softcap)
+    rule = AttentionRule(scale, sliding_window, softcap, None if s_aux is None else s_aux.float())
     width, value_width = query.shape[-1], value.shape[-1]
     if value_width < width:  # of latent attention: zeros make values as wide as keys
         value = functional.pad(value, (0, width - value_width))
     output = plan.attend(layer_idx, query, key, value, rule)
     return output[..., :value_width] if value_width < width else output, None
+
+
+def weigh_scores(scores: Tensor, sinks: Tensor | None) -> tuple[Tensor, Tensor]:
+    """Weights of scores (…, H, Q, K), and the logs of their denominators (…, H, Q), of which a head's sink is a part.
+
+    sinks: (H,), as of `AttentionRule`.
+    """
+    log_totals = torch.logsumexp(scores, -1)
+    if sinks is not None:
+        log_totals = torch.logaddexp(log_totals, sinks[:, None])
+    return torch.exp(scores - log_totals[..., None]), log_totals
 
 
 def register_attention() -> None:

@@ -21,6 +21,7 @@ from torch.nn import functional
 
 from ludus.kernels.library import AttentionRule
 from ludus.kernels.tree import Forest
+from ludus.models.attention import weigh_scores
 
 Span = tuple[int, int]
 """Tokens start..end-1 of the row."""
@@ -56,21 +57,25 @@ class TorchTree:
         self._masks: dict[tuple[int | None, torch.dtype, torch.device], list[Tensor]] = {}
 
     def attend(self, q: Tensor, k: Tensor, v: Tensor, forest: Forest, rule: AttentionRule) -> tuple[Tensor, Tensor]:
-        """Output of shape (1, S, H, Dh); the second result is empty, for the scores are computed again backwards."""
+        """Output of shape (1, S, H, Dh), and with sinks per head and token the log of the softmax's denominator, fp32
+        (H, S); else the second result is empty, for the scores are computed again backwards."""
         _, num_heads, num_tokens, width = q.shape
         output = q.new_empty(1, num_tokens, num_heads, width)
+        log_totals = output.new_empty(0 if rule.sinks is None else (num_heads, num_tokens), dtype=torch.float32)
         for block, mask in zip(self.blocks, self._masks_of(forest, rule.window, q), strict=True):
             query, key, value = q[:, :, block.start : block.end], _take(k, block.keys), _take(v, block.keys)
-            if rule.softcap is None:
+            if rule.softcap is None and rule.sinks is None:
                 # its fused kernel keeps the scores in fp32
                 part = functional.scaled_dot_product_attention(
                     query, key, value, attn_mask=mask, scale=rule.scale, enable_gqa=True
                 )
             else:
-                probs, _ = _probs(_fold(query, k.shape[1]), key[0], mask, rule)
+                probs, totals, _ = _probs(_fold(query, k.shape[1]), key[0], mask, rule)
+                if rule.sinks is not None:
+                    log_totals[:, block.start : block.end] = totals
                 part = (probs.to(q.dtype) @ value[0]).view(1, num_heads, -1, width)
             output[:, block.start : block.end] = part.transpose(1, 2)
-        return output, q.new_empty(0)
+        return output, log_totals
 
     def differentiate(
         self, grad_out: Tensor, q: Tensor, k: Tensor, v: Tensor, kept: Tensor, forest: Forest, rule: AttentionRule
@@ -86,7 +91,7 @@ class TorchTree:
             query = _fold(q[:, :, rows], num_key_heads).float()
             grad = _fold(grad_out[:, rows].transpose(1, 2), num_key_heads).float()
             key, value = _take(k, block.keys)[0].float(), _take(v, block.keys)[0].float()
-            probs, slope = _probs(query, key, mask, rule)
+            probs, _, slope = _probs(query, key, mask, rule)
             grad_value = probs.transpose(1, 2) @ grad
             grad_probs = grad @ value.transpose(1, 2)
             grad_scores = torch.ops.aten._softmax_backward_data(grad_probs, probs, -1, torch.float32)
@@ -160,16 +165,17 @@ def _merge(spans: Sequence[Span]) -> tuple[Span, ...]:
     return tuple(merged)
 
 
-def _probs(query: Tensor, key: Tensor, mask: Tensor, rule: AttentionRule) -> tuple[Tensor, Tensor | None]:
-    """Probabilities in fp32, shape (Hk, H/Hk * Q, K), and the cap's derivative by the scores (None without a cap)."""
+def _probs(query: Tensor, key: Tensor, mask: Tensor, rule: AttentionRule) -> tuple[Tensor, Tensor, Tensor | None]:
+    """Probabilities in fp32, shape (Hk, H/Hk * Q, K), the logs of their denominators (H, Q), and the cap's derivative
+    by the scores (None without a cap)."""
     scores = (query @ key.transpose(1, 2)).float().mul_(rule.scale)
     slope = None
     if rule.softcap is not None:
         tanh = torch.tanh(scores / rule.softcap)
         scores, slope = rule.softcap * tanh, 1 - tanh * tanh
     num_queries, num_keys = mask.shape
-    scores.view(-1, num_queries, num_keys).add_(mask)
-    return torch.softmax(scores, dim=-1), slope
+    probs, log_totals = weigh_scores(scores.view(-1, num_queries, num_keys).add_(mask), rule.sinks)
+    return probs.view_as(scores), log_totals, slope
 
 
 def _fold(heads: Tensor, num_key_heads: int) -> Tensor:

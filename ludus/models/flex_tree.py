@@ -14,7 +14,7 @@ from collections.abc import Callable
 
 import torch
 from torch import Tensor
-from torch.nn.attention.flex_attention import BlockMask, flex_attention
+from torch.nn.attention.flex_attention import AuxRequest, BlockMask, flex_attention
 
 from ludus.kernels.library import AttentionRule
 from ludus.models.flex import QUERY_BLOCK, MaskRule, ScoreRule, cap_scores, compiled
@@ -92,10 +92,12 @@ def tree_rule(ends_S: Tensor, positions_S: Tensor, window: int | None) -> MaskRu
 def flex_tree_attention(q: Tensor, k: Tensor, v: Tensor, masks: TreeMasks, rule: AttentionRule) -> Tensor:
     """Softmax attention of each token over itself and its ancestors, shape (1, S, H, Dh).
 
-    q: (1, H, S, Dh), k and v: (1, Hk, S, Dh) with H a multiple of Hk. Differentiable by all three on a card.
+    q: (1, H, S, Dh), k and v: (1, Hk, S, Dh) with H a multiple of Hk. Differentiable by them and the
+    rule's sinks on a card.
     """
     attend = _kernel(q.device)
-    return attend(q, k, v, masks.mask(rule.window), cap_scores(rule.softcap), rule.scale).transpose(1, 2)
+    mask, score = masks.mask(rule.window), cap_scores(rule.softcap)
+    return attend(q, k, v, mask, score, rule.scale, rule.sinks).transpose(1, 2)
 
 
 @functools.cache
@@ -103,5 +105,13 @@ def _kernel(device: torch.device) -> Callable[..., Tensor]:
     return compiled(_attend_tree, device)
 
 
-def _attend_tree(q: Tensor, k: Tensor, v: Tensor, mask: BlockMask, score: ScoreRule | None, scale: float) -> Tensor:
-    return flex_attention(q, k, v, score_mod=score, block_mask=mask, scale=scale, enable_gqa=True)
+def _attend_tree(
+    q: Tensor, k: Tensor, v: Tensor, mask: BlockMask, score: ScoreRule | None, scale: float, sinks: Tensor | None
+) -> Tensor:
+    attend = functools.partial(flex_attention, score_mod=score, block_mask=mask, scale=scale, enable_gqa=True)
+    if sinks is None:
+        return attend(q, k, v)
+    output, aux = attend(q, k, v, return_aux=AuxRequest(lse=True))
+    # of e^lse + e^sink, what the keys have
+    shared: Tensor = output * torch.sigmoid(aux.lse - sinks[:, None])[..., None]
+    return shared.to(output.dtype)

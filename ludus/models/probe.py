@@ -26,7 +26,7 @@ from transformers import AttentionInterface, PreTrainedModel
 
 from ludus.errors import UserError
 from ludus.kernels.library import AttentionRule
-from ludus.models.attention import AttentionPlan, attend_by_plan
+from ludus.models.attention import AttentionPlan, attend_by_plan, weigh_scores
 from ludus.models.config import ModelConfig
 
 Backbone = Callable[[Tensor, Tensor, AttentionPlan], Tensor]
@@ -82,7 +82,7 @@ def attend_by_definition(q: Tensor, k: Tensor, v: Tensor, seen_QK: Tensor, rule:
     if rule.softcap is not None:
         scores = rule.softcap * torch.tanh(scores / rule.softcap)
     scores = scores.masked_fill(~seen_QK, -torch.inf)
-    return (torch.softmax(scores, -1) @ v).to(q.dtype)
+    return (weigh_scores(scores, rule.sinks)[0] @ v).to(q.dtype)
 
 
 @torch.inference_mode()

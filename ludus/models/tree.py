@@ -77,26 +77,47 @@ def tree_attention(
     """Softmax attention of each token over itself and its ancestors, shape (1, S, H, Dh).
 
     q: (1, H, S, Dh), k and v: (1, Hk, S, Dh) with H a multiple of Hk. The backward pass recomputes the scores, so
-    little but q, k and v is kept.
+    little but q, k and v is kept. Differentiable by the rule's sinks too.
     """
-    output: Tensor = _TreeAttention.apply(q, k, v, forest, rule, kernel)  # type: ignore[no-untyped-call]
+    output: Tensor = _TreeAttention.apply(q, k, v, rule.sinks, forest, rule, kernel)  # type: ignore[no-untyped-call]
     return output
 
 
 class _TreeAttention(torch.autograd.Function):
     @staticmethod
     def forward(
-        ctx: Any, q: Tensor, k: Tensor, v: Tensor, forest: Forest, rule: AttentionRule, kernel: NativeTree | TorchTree
+        ctx: Any,
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        sinks: Tensor | None,
+        forest: Forest,
+        rule: AttentionRule,
+        kernel: NativeTree | TorchTree,
     ) -> Tensor:
         output, kept = kernel.attend(q, k, v, forest, rule)
-        ctx.save_for_backward(q, k, v, kept)
+        ctx.save_for_backward(q, k, v, kept, sinks, None if sinks is None else output)
         ctx.forest, ctx.rule, ctx.kernel = forest, rule, kernel
         return output
 
     @staticmethod
     def backward(ctx: Any, grad_output: Tensor) -> tuple[Tensor | None, ...]:
-        grads = ctx.kernel.differentiate(grad_output, *ctx.saved_tensors, ctx.forest, ctx.rule)
-        return *grads, None, None, None
+        q, k, v, kept, sinks, output = ctx.saved_tensors
+        grads = ctx.kernel.differentiate(grad_output, q, k, v, kept, ctx.forest, ctx.rule)
+        return *grads, _grad_of_sinks(sinks, kept, output, grad_output), None, None, None
+
+
+def _grad_of_sinks(
+    sinks: Tensor | None, log_totals: Tensor, output: Tensor | None, grad_output: Tensor
+) -> Tensor | None:
+    """A sink's weight p brings no value, so by its score the loss moves by -p times gradient times output.
+
+    sinks: (H,).  log_totals: (H, S).  output, grad_output: (1, S, H, Dh).
+    """
+    if sinks is None or output is None:
+        return None
+    moved_SH = (grad_output.float() * output.float()).sum(-1)[0]
+    return -(torch.exp(sinks[:, None] - log_totals) * moved_SH.t()).sum(1)
 
 
 @functools.cache

@@ -64,20 +64,24 @@ def test_norms_gates_and_rotary_positions(dtype: torch.dtype) -> None:
     assert_same(results(TritonRowwise(), dtype, "cuda"), results(TorchRowwise(), dtype), dtype)
 
 
+@pytest.mark.parametrize("has_sinks", [False, True])
 @pytest.mark.parametrize(("num_tokens", "window", "softcap"), [(40, None, None), (700, 50, None), (1024, 20, 3.0)])
-def test_tree_attention_and_its_gradients(num_tokens: int, window: int | None, softcap: float | None) -> None:
+def test_tree_attention_and_its_gradients(
+    num_tokens: int, window: int | None, softcap: float | None, has_sinks: bool
+) -> None:
     """Outputs and gradients of the fused kernel are those of the processor's, in fp32 within TF32's products."""
     parents, positions = random_row(num_tokens)
     generator = torch.Generator().manual_seed(num_tokens)
     shapes = [(1, 4, num_tokens, 64), (1, 2, num_tokens, 64), (1, 2, num_tokens, 64), (1, num_tokens, 4, 64)]
     q, k, v, grad = (torch.randn(shape, generator=generator) for shape in shapes)
-    rule = AttentionRule(0.125, window, softcap)
-    inputs = [each.requires_grad_() for each in (q, k, v)]
+    sinks = [torch.tensor([-1.0, 3.0, 0.0, 20.0])] if has_sinks else []
+    inputs = [each.requires_grad_() for each in (q, k, v, *sinks)]
+    rule = AttentionRule(0.125, window, softcap, *inputs[3:])
     expected = TreePlan(parents, positions).attend(0, q, k, v, rule)
     expected_grads = torch.autograd.grad(expected, inputs, grad)
-    card = [each.detach().to(CARD).requires_grad_() for each in (q, k, v)]
+    card = [each.detach().to(CARD).requires_grad_() for each in inputs]
     masks = TreeMasks(subtree_ends(parents).to(CARD), torch.tensor(positions, device=CARD))
-    found = flex_tree_attention(*card, masks, rule)
+    found = flex_tree_attention(*card[:3], masks, AttentionRule(0.125, window, softcap, *card[3:]))
     torch.testing.assert_close(found.cpu(), expected, atol=5e-3, rtol=5e-3)
     for ours, reference in zip(torch.autograd.grad(found, card, grad.to(CARD)), expected_grads, strict=True):
         torch.testing.assert_close(ours.cpu(), reference, atol=1e-2, rtol=1e-2)

@@ -19,12 +19,13 @@ def test_the_kernel_compiles_for_cards(dtype: str, head_dim: int, tile_rows: int
     """Down to machine code of compute capability 9.0, within the memory that a card's programs share."""
     constants = {
         "GROUP": 2, "D": head_dim, "D_PADDED": head_dim, "PAGE_TOKENS": PAGE_TOKENS, "TILE_ROWS": tile_rows,
-        "KEYS": keys, "WINDOW": 0, "CAPPED": False, "PRECISION": "ieee" if dtype == "fp32" else "tf32",
+        "KEYS": keys, "WINDOW": 0, "CAPPED": False, "HAS_SINKS": True,
+        "PRECISION": "ieee" if dtype == "fp32" else "tf32",
     }  # fmt: skip
     numbers = ("q_head_stride", "q_row_stride", "out_row_stride", "token_stride")
     tables = ("page_ids", "first_row", "num_rows", "table_start", "num_seen")
     signature = {
-        **dict.fromkeys(("q", "out", "cache"), f"*{dtype}"), **dict.fromkeys(tables, "*i32"),
+        **dict.fromkeys(("q", "out", "cache"), f"*{dtype}"), "sinks": "*fp32", **dict.fromkeys(tables, "*i32"),
         **dict.fromkeys(numbers, "i32"), "scale": "fp32", "softcap": "fp32", **dict.fromkeys(constants, "constexpr"),
     }  # fmt: skip
     compiled = triton.compile(

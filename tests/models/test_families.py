@@ -158,6 +158,7 @@ FAMILIES = {
     "Qwen3-MoE": Family("qwen3_moe", {**WIDE, **EXPERTS}),
     "Mixtral": Family("mixtral", LOCAL_EXPERTS),
     "OLMoE": Family("olmoe", EXPERTS),
+    "gpt-oss": Family("gpt_oss", {**WIDE, **WINDOW, **LOCAL_EXPERTS, **rope("yarn", factor=4.0)}),
     "DeepSeek V2": Family("deepseek_v2", LATENT),
     "DeepSeek V3, R1": Family("deepseek_v3", LATENT),
     "GPT-NeoX, Pythia": Family("gpt_neox", {"num_key_value_heads": 4}),

@@ -15,6 +15,7 @@ from ludus.models.flex_tree import TreeMasks, flex_tree_attention, seen_blocks, 
 from ludus.models.tree import TreePlan, subtree_ends
 
 SCALE = 0.3
+SINKS = torch.tensor([-1.0, 3.0, 0.0, 20.0])
 CASES = [(1, None, None), (40, None, None), (90, 7, None), (90, None, 2.0), (150, 20, 3.0)]
 
 
@@ -42,13 +43,19 @@ def heads(num_tokens: int) -> list[Tensor]:
 
 @pytest.mark.usefixtures("plain_flex")
 @pytest.mark.parametrize(("num_tokens", "window", "softcap"), CASES)
-def test_block_mask_gives_the_trees_attention(num_tokens: int, window: int | None, softcap: float | None) -> None:
-    """Outputs are those of the attention that the CPU uses, with windows and caps."""
+@pytest.mark.parametrize("sinks", [None, SINKS], ids=["", "sinks"])
+def test_block_mask_gives_the_trees_attention(
+    num_tokens: int, window: int | None, softcap: float | None, sinks: Tensor | None
+) -> None:
+    """Outputs are those of the attention that the CPU uses, with windows, caps and sinks."""
     parents, positions = random_row(num_tokens)
     q, k, v, _ = heads(num_tokens)
-    masks = TreeMasks(subtree_ends(parents), torch.tensor(positions))
-    found = flex_tree_attention(q, k, v, masks, AttentionRule(SCALE, window, softcap))
-    expected = TreePlan(parents, positions).attend(0, q, k, v, AttentionRule(SCALE, window, softcap))
+    masks, rule = (
+        TreeMasks(subtree_ends(parents), torch.tensor(positions)),
+        AttentionRule(SCALE, window, softcap, sinks),
+    )
+    found = flex_tree_attention(q, k, v, masks, rule)
+    expected = TreePlan(parents, positions).attend(0, q, k, v, rule)
     torch.testing.assert_close(found, expected, atol=1e-5, rtol=1e-5)
 
 
@@ -56,17 +63,18 @@ def test_block_mask_gives_the_trees_attention(num_tokens: int, window: int | Non
 def test_block_mask_gives_the_trees_gradients(
     num_tokens: int, window: int | None, softcap: float | None, monkeypatch: pytest.MonkeyPatch, plain_flex: None
 ) -> None:
-    """Gradients by queries, keys and values are those of the attention that the CPU uses.
+    """Gradients by queries, keys, values and sinks are those of the attention that the CPU uses.
 
     torch refuses gradients on the CPU, for which it has no fused kernel; the rules of its derivative are the same.
     """
     monkeypatch.setattr(flex_module, "_validate_device", lambda *_: None)
     parents, positions = random_row(num_tokens)
     q, k, v, grad = heads(num_tokens)
-    inputs = [each.requires_grad_() for each in (q, k, v)]
+    inputs = [each.requires_grad_() for each in (q, k, v, SINKS.clone())]
     masks = TreeMasks(subtree_ends(parents), torch.tensor(positions))
-    found = flex_tree_attention(q, k, v, masks, AttentionRule(SCALE, window, softcap))
-    expected = TreePlan(parents, positions).attend(0, q, k, v, AttentionRule(SCALE, window, softcap))
+    rule = AttentionRule(SCALE, window, softcap, inputs[3])
+    found = flex_tree_attention(q, k, v, masks, rule)
+    expected = TreePlan(parents, positions).attend(0, q, k, v, rule)
     grads = zip(torch.autograd.grad(found, inputs, grad), torch.autograd.grad(expected, inputs, grad), strict=True)
     for ours, reference in grads:
         torch.testing.assert_close(ours, reference, atol=1e-5, rtol=1e-5)

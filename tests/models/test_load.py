@@ -13,7 +13,7 @@ from ludus.models.resolve import adapter_base
 from ludus.models.settings import LoraSettings, ModelSettings
 from ludus.models.tree import TreePlan
 
-FAMILIES = ("llama", "qwen2", "qwen3", "gemma", "gemma2", "gemma3")
+FAMILIES = ("llama", "qwen2", "qwen3", "gemma", "gemma2", "gemma3", "gpt_oss")
 PROMPT = tuple(range(20, 50))
 
 

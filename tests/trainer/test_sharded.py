@@ -163,7 +163,7 @@ def weights(trainer: ModelTrainer | ShardedTrainer) -> dict[str, Tensor]:
     return {name: each.clone() for name, each in trainer.publish().named_tensors()}
 
 
-@pytest.mark.parametrize(("family", "size"), [("llama", 2), ("qwen2", 2), ("gemma2", 3)])
+@pytest.mark.parametrize(("family", "size"), [("llama", 2), ("qwen2", 2), ("gemma2", 3), ("gpt_oss", 2)])
 def test_the_gradient_of_several_ranks_is_that_of_one(team: Team, tiny_models: Any, family: str, size: int) -> None:
     """Rows of unequal length, not as many as fit the ranks, tied and untied heads: equal to 1e-5 in fp32."""
     assert len(batch().rows) % size

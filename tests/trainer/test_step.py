@@ -23,7 +23,7 @@ from ludus.trainer.settings import OptimizerSettings, TrainerSettings
 from ludus.trainer.step import ModelTrainer
 from tests.api.cards.live import LiveBytes
 
-FAMILIES = ("llama", "qwen2", "qwen3", "gemma", "gemma2", "gemma3")
+FAMILIES = ("llama", "qwen2", "qwen3", "gemma", "gemma2", "gemma3", "gpt_oss")
 OPTIMIZER = OptimizerSettings(lr=1e-2, max_grad_norm=None)
 
 

@@ -16,7 +16,7 @@ from ludus.engines.local.kernels.eager import EagerKernel
 from ludus.engines.local.kernels.triton import TritonKernel
 from ludus.kernels.library import AttentionRule
 from ludus.models.load import LoadedModel
-from tests.engines.local.kernels.test_kernels import Paged, attend, reference
+from tests.engines.local.kernels.test_kernels import SINKS, Paged, attend, for_heads, reference
 from tests.engines.local.steps import make_runner, sampled
 
 CPU = torch.device("cpu")
@@ -42,13 +42,15 @@ class FakeCapture:
 
 @pytest.mark.parametrize(("num_heads", "num_kv_heads", "head_dim"), [(3, 3, 48), (14, 2, 64), (8, 1, 16)])
 @pytest.mark.parametrize(
-    "rule", [AttentionRule(0.3, None, None), AttentionRule(0.4, 5, 2.0)], ids=["plain", "window and cap"]
+    "rule",
+    [AttentionRule(0.3, None, None), AttentionRule(0.4, 5, 2.0), AttentionRule(0.3, 21, None, SINKS)],
+    ids=["plain", "window and cap", "sinks"],
 )
 def test_rows_equal_attention_written_out(
     num_heads: int, num_kv_heads: int, head_dim: int, rule: AttentionRule
 ) -> None:
-    """Any head width, group, window and cap, any length and place in a page, several rows of one sequence."""
-    kernel = TritonKernel(CPU)
+    """Any head width, group, window, cap and sinks, any length and place in a page, several rows of one sequence."""
+    kernel, rule = TritonKernel(CPU), for_heads(rule, num_heads)
     paged_kv = Paged(kernel, [1, 16, 70], (num_kv_heads, head_dim), torch.float32)
     wanted = [(0, 0, 1), (2, 33, 37), (1, 14, 1), (2, 3, 20), (2, 69, 1)]
     k, v, chunks = paged_kv.rows(wanted)

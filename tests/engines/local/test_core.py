@@ -22,7 +22,7 @@ SequenceChunk = Callable[[EngineCore, list[Call]], dict[str, Sampled]]
 MakeCore = Callable[..., EngineCore]
 
 # No token ends an answer early: the tests compare whole answers. The tiny models rarely sample id 2 on their own.
-ARCHITECTURES = ("llama", "qwen2", "qwen3", "gemma", "gemma2", "gemma3")
+ARCHITECTURES = ("llama", "qwen2", "qwen3", "gemma", "gemma2", "gemma3", "gpt_oss")
 
 
 def prompts(lengths: list[int], *, seed: int = 0) -> list[tuple[int, ...]]:

@@ -11,6 +11,7 @@ from torch.nn import functional
 
 from ludus.engines.local.kernels.base import PAGE_TOKENS, RaggedBatch, SequenceChunk
 from ludus.kernels.library import AttentionRule
+from ludus.models.attention import weigh_scores
 
 # Gathered keys and values of one call stay below this, so that many long sequences do not exhaust memory.
 _GATHER_BYTES = 64 * 2**20
@@ -97,7 +98,7 @@ def dense_attention(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, rule: 
 
     mask: True where a query sees a key, broadcast to (B, H, Q, S). None: causal, Q == S.
     """
-    if rule.softcap is None:
+    if rule.softcap is None and rule.sinks is None:
         return functional.scaled_dot_product_attention(
             q, k, v, attn_mask=mask, is_causal=mask is None, scale=rule.scale, enable_gqa=True
         )
@@ -105,6 +106,7 @@ def dense_attention(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, rule: 
     if mask is None:
         mask = torch.ones(q.shape[2], k.shape[2], dtype=torch.bool, device=q.device).tril_()
     scores = q.float() @ k.repeat_interleave(num_groups, 1).float().transpose(-1, -2) * rule.scale
-    scores = torch.tanh_(scores / rule.softcap) * rule.softcap
-    weights = torch.softmax(scores.masked_fill_(~mask, -torch.inf), dim=-1)
+    if rule.softcap is not None:
+        scores = torch.tanh_(scores / rule.softcap) * rule.softcap
+    weights, _ = weigh_scores(scores.masked_fill_(~mask, -torch.inf), rule.sinks)
     return (weights @ v.repeat_interleave(num_groups, 1).float()).to(q.dtype)

@@ -123,12 +123,12 @@ def attend_with(
     )  # fmt: skip
     is_wide = padded * cache.element_size() > _WIDE_HEAD_BYTES
     kernels.attend_tiles[(tables.num_tiles, num_kv_heads)](
-        q, out, cache, tables.page_ids, tables.first_row_T, tables.num_rows_T, tables.table_start_T,
+        q, out, cache, rule.sinks, tables.page_ids, tables.first_row_T, tables.num_rows_T, tables.table_start_T,
         tables.num_seen_T, q.stride(0), q.stride(1), num_heads * head_dim, token_stride, rule.scale,
         rule.softcap or 1.0, GROUP=group, D=head_dim, D_PADDED=padded, PAGE_TOKENS=PAGE_TOKENS,
         TILE_ROWS=max(_SMALLEST_PRODUCT, 1 << (tables.queries * group - 1).bit_length()),
         KEYS=_KEYS // 2 if is_wide else _KEYS, num_stages=2,
-        WINDOW=rule.window or 0, CAPPED=rule.softcap is not None,
+        WINDOW=rule.window or 0, CAPPED=rule.softcap is not None, HAS_SINKS=rule.sinks is not None,
         PRECISION="ieee" if cache.dtype == torch.float32 else "tf32",
     )  # fmt: skip
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 
 import pytest
 import torch
@@ -18,6 +19,13 @@ from ludus.kernels.library import AttentionRule
 KERNELS = ("eager", "native", "portable")
 MakeKernel = Callable[[str], AttentionKernel]
 TOLERANCES = {torch.float32: 1e-5, torch.bfloat16: 3e-2}
+SINKS = torch.tensor([-1.0, 3.0, 0.0, 90.0, -200.0, 1.0, 2.0]).repeat(2)
+"""Of up to 14 heads: of little and much weight, and such that leave a key none or take none."""
+
+
+def for_heads(rule: AttentionRule, num_heads: int) -> AttentionRule:
+    """The rule with as many sinks as there are heads, if it has any."""
+    return rule if rule.sinks is None else replace(rule, sinks=rule.sinks[:num_heads])
 
 
 @pytest.fixture(scope="session")
@@ -42,7 +50,9 @@ def reference(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, num_seen: int, 
     scores = (keys @ q.double()[:, :, None])[..., 0] * rule.scale
     if rule.softcap is not None:
         scores = rule.softcap * torch.tanh(scores / rule.softcap)
-    return (scores.softmax(-1)[:, None] @ values)[:, 0]
+    if rule.sinks is not None:
+        scores = torch.cat([scores, rule.sinks.double()[:, None]], -1)
+    return (scores.softmax(-1)[:, None, : keys.shape[1]] @ values)[:, 0]
 
 
 def attend(
@@ -116,8 +126,10 @@ class Paged:
         AttentionRule(0.2, 21, None),
         AttentionRule(0.5, None, 4.0),
         AttentionRule(0.4, 5, 2.0),
+        AttentionRule(0.3, 21, None, SINKS),
+        AttentionRule(0.4, None, 2.0, SINKS),
     ],
-    ids=["plain", "window", "softcap", "both"],
+    ids=["plain", "window", "softcap", "both", "sinks", "softcap and sinks"],
 )
 def test_rows_equal_attention_written_out(
     name: str,
@@ -128,8 +140,8 @@ def test_rows_equal_attention_written_out(
     dtype: torch.dtype,
     make_kernel: MakeKernel,
 ) -> None:
-    """Any head width, group, window and cap, any length and place in a page, several rows of one sequence."""
-    kernel = make_kernel(name)
+    """Any head width, group, window, cap and sinks, any length and place in a page, several rows of one sequence."""
+    kernel, rule = make_kernel(name), for_heads(rule, num_heads)
     paged = Paged(kernel, [1, 15, 16, 17, 70], (num_kv_heads, head_dim), dtype)
     # (sequence, first token, number of tokens): single tokens as in decoding, and chunks of prompts
     wanted = [(0, 0, 1), (4, 33, 37), (1, 14, 1), (2, 15, 1), (4, 3, 20), (3, 0, 17), (4, 69, 1)]
