@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 import sqlite3
 import threading
+import weakref
 import zlib
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
@@ -23,6 +24,8 @@ class Database:
     def __init__(self, db: sqlite3.Connection) -> None:
         """Use `open` or `temporary`."""
         self._db, self._lock = db, threading.RLock()
+        # who loads a run to look at it leaves it to the garbage collector; Python 3.13 warns of connections left open
+        weakref.finalize(self, db.close).atexit = False
         db.create_function("crc32", 1, lambda data: zlib.crc32(data) if isinstance(data, bytes) else None)
 
     @classmethod
