@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from ludus.processes.files import OWNER_ALONE
 from ludus.processes.placement import RoleSettings
 from ludus.processes.program import PROGRAM
 
@@ -55,7 +56,7 @@ class RoleProcess(ABC):
     def __init__(self, log: Path) -> None:
         """log: in the run's folder."""
         self.log = log
-        log.parent.mkdir(parents=True, exist_ok=True)
+        log.parent.mkdir(mode=OWNER_ALONE, parents=True, exist_ok=True)
         log.touch()
 
     def __repr__(self) -> str:

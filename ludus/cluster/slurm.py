@@ -22,6 +22,7 @@ import jinja2
 from ludus.cluster.base import Launcher, Role
 from ludus.cluster.local import LocalProcess
 from ludus.errors import BackendError, UserError
+from ludus.processes.files import OWNER_ALONE
 from ludus.processes.placement import ResourceSettings, SlurmScheduler
 
 JOB_VARIABLE = "SLURM_JOB_ID"
@@ -160,7 +161,7 @@ class SlurmJob:
 def submit(job: SlurmJob) -> str:
     """The id of the job, once it is queued. Its script lies beside the run. Raises UserError if Slurm refuses it."""
     script = job.run / "roles" / "job.sbatch"
-    script.parent.mkdir(parents=True, exist_ok=True)
+    script.parent.mkdir(mode=OWNER_ALONE, parents=True, exist_ok=True)
     script.write_text(job.script(), encoding="utf-8")
     job_id = _run("sbatch", "--parsable", str(script)).strip().partition(";")[0]
     (job.run / _JOB_FILE).write_text(job_id + "\n", encoding="utf-8")

@@ -28,7 +28,7 @@ from typing import Any
 import msgspec
 
 from ludus.errors import BackendError
-from ludus.processes.files import lock, set_aside
+from ludus.processes.files import OWNER_ALONE, lock, set_aside
 from ludus.runs.codec import Decoder, Piece, SessionReader, SessionWriter, plain, to_bytes
 from ludus.types import Node, SessionRecord, Turn
 
@@ -127,7 +127,7 @@ class Journal:
         session.unwritten += len(entry).to_bytes(_NUMBER_BYTES) + zlib.crc32(entry).to_bytes(_NUMBER_BYTES) + entry
         try:
             if not self._segments or self._segments[-1].num_bytes >= self._segment_bytes:
-                self._folder.mkdir(parents=True, exist_ok=True)
+                self._folder.mkdir(mode=OWNER_ALONE, parents=True, exist_ok=True)
                 self._num_segments += 1
                 name = f"{self._name}-{self._num_segments:06d}{_SUFFIX}"
                 self._segments.append(_Segment.create(self._folder / name))

@@ -72,7 +72,7 @@ class RunStore(AbstractContextManager["RunStore"]):
         with _explained(folder, "create the run folder"):
             folder.mkdir(parents=True, exist_ok=True)
             folder.chmod(OWNER_ALONE)  # it holds conversations, and keys of those who take part
-            (folder / "checkpoints").mkdir(exist_ok=True)
+            (folder / "checkpoints").mkdir(mode=OWNER_ALONE, exist_ok=True)
             write_config(folder, config_text)
         store = cls(folder)
         store._become_writer()

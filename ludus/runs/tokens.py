@@ -22,7 +22,7 @@ from pathlib import Path
 import msgspec
 
 from ludus.errors import InternalError, UserError
-from ludus.processes.files import write_whole
+from ludus.processes.files import OWNER_ALONE, write_whole
 
 FOLDER = "tokens"
 _FORMAT = 1
@@ -113,7 +113,7 @@ def write_tokens(folder: Path, step: int, tokens: TokenColumns, turns: Mapping[i
     )
     content = bytes([_FORMAT]) + msgspec.msgpack.encode(stored)
     path = path_of(folder, step)
-    path.parent.mkdir(exist_ok=True)
+    path.parent.mkdir(mode=OWNER_ALONE, exist_ok=True)
     write_whole(path, zlib.crc32(content).to_bytes(4, "little") + content)
 
 

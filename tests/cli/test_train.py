@@ -55,7 +55,9 @@ def test_a_first_start_that_failed_is_begun_by_resume(run_yaml: Path, ludus: Cal
     (folder / "roles").mkdir(parents=True)
     ended = ludus("train", run_yaml, *keys)
     assert ended.code == 0, ended.err
-    assert folder.stat().st_mode & 0o777 == 0o700 and (folder / "run.db").stat().st_mode & 0o777 == 0o600
+    assert (folder / "run.db").stat().st_mode & 0o777 == 0o600
+    for each in (folder, folder / "checkpoints", folder / "journal", folder / "tokens"):
+        assert each.stat().st_mode & 0o777 == 0o700, each
 
 
 def test_keys_alone_are_a_configuration(

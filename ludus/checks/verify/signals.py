@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any
 
 from ludus.checks.verify.training import HELD_S, Gate, LettersAgent, Training, digest, write_run
 from ludus.checks.verify.verdict import MODEL, OnDone, Verdict, ignore
+from ludus.errors import BackendError
 from ludus.loop.checkpoint import latest_checkpoint
 from ludus.loop.interrupt import END_SIGNALS
 from ludus.models.resolve import resolve_model
@@ -104,8 +105,10 @@ class SignalsResult(Verdict):
     weights_equal: int
     """Of them, those that went on to the weights of the run that nobody disturbed."""
     wrong: tuple[str, ...]
-    """Those that ended otherwise than is promised, or went on to other weights."""
+    """Those that ended otherwise than is promised, went on to other weights, or brought nothing to judge."""
     endings: Sequence[Ending] = field(repr=False)
+    failures: Mapping[str, str] = field(repr=False)
+    """By case, why a run brought nothing: it could not be caught in the phase, or failed by itself."""
 
     @property
     def ok(self) -> bool:
@@ -113,7 +116,8 @@ class SignalsResult(Verdict):
 
     @property
     def details(self) -> Sequence[Mapping[str, object]]:
-        return [asdict(ending) for ending in self.endings]
+        failed = [{"case": name, "failure": reason} for name, reason in self.failures.items()]
+        return [*(asdict(ending) for ending in self.endings), *failed]
 
 
 async def gated_agent(data: Mapping[str, Any], *, gates: str, base_url: str, http_client: Any) -> dict[str, float]:
@@ -143,7 +147,7 @@ def verify_signals(
 
     Example:  ludus verify signals --json
 
-    Raises BackendError if a run cannot be caught in a phase, or fails by itself.
+    Raises BackendError if the run that is left alone fails.
     """
     with tempfile.TemporaryDirectory(prefix="ludus-signals-") as scratch:
         folder = Path(scratch)
@@ -152,18 +156,23 @@ def verify_signals(
         Training(folder, "alone").finish()
         alone_s = time.monotonic() - began_at
         undisturbed = digest(folder / "runs" / "alone")
-        endings = []
+        endings: dict[str, Ending] = {}
+        failures: dict[str, str] = {}
         for number, case in enumerate(cases):
             on_done(number, len(cases))
-            endings.append(_ending(folder, case, undisturbed, alone_s))
+            try:
+                endings[case.name] = _ending(folder, case, undisturbed, alone_s)
+            except BackendError as error:  # the others are judged all the same
+                failures[case.name] = str(error)
         return SignalsResult(
             model=model,
             seed=seed,
             runs=len(endings),
-            saved=sum(each.saved_step == each.trained_steps for each in endings),
-            weights_equal=sum(each.weights_equal for each in endings),
-            wrong=tuple(case.name for case, each in zip(cases, endings, strict=True) if not each.ok),
-            endings=endings,
+            saved=sum(each.saved_step == each.trained_steps for each in endings.values()),
+            weights_equal=sum(each.weights_equal for each in endings.values()),
+            wrong=(*(name for name, each in endings.items() if not each.ok), *failures),
+            endings=tuple(endings.values()),
+            failures=failures,
         )
 
 

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import signal
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
-from ludus.checks.verify.signals import CASES, PHASES, Case, verify_signals
+from ludus.checks.verify import signals
+from ludus.checks.verify.signals import CASES, PHASES, Case, Ending, verify_signals
+from ludus.errors import BackendError
 
 
 @pytest.mark.timeout(300)
@@ -17,6 +20,26 @@ def test_a_run_that_is_told_twice_leaves_and_goes_on(tiny_model_folder: Path) ->
     assert result.ok and result.wrong == () and result.weights_equal == 1, result.endings
     (left,) = result.endings
     assert left.exit_code == 130 and left.saved_step is not None
+
+
+def test_a_case_that_cannot_be_judged_costs_the_others_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is among the wrong ones with its reason; the others have been judged."""
+    (tmp_path / "config.json").write_text("{}")
+    (tmp_path / "tokenizer.json").write_text("{}")
+    left = Ending("step", "SIGINT", 1, 0, 0.5, 2, 2, weights_equal=True, is_right=True)
+
+    def ending(_folder: Path, case: Case, *_: object) -> Ending:
+        if case.phase == "export":
+            raise BackendError("no run could be caught")
+        return left
+
+    monkeypatch.setattr(signals, "_ending", ending)
+    monkeypatch.setattr(signals, "Training", lambda *_: SimpleNamespace(finish=lambda: None))
+    monkeypatch.setattr(signals, "digest", lambda _: "")
+    cases = [Case("export", signal.SIGTERM, 1), Case("step", signal.SIGINT, 1)]
+    result = verify_signals(model=str(tmp_path), cases=cases)
+    assert not result.ok and result.wrong == ("export-SIGTERM-1",) and result.runs == result.weights_equal == 1
+    assert [*result.details][-1] == {"case": "export-SIGTERM-1", "failure": "no run could be caught"}
 
 
 def test_every_phase_is_told_by_every_signal() -> None:
