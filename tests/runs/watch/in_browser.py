@@ -7,6 +7,7 @@ import re
 import sqlite3
 import subprocess
 import sys
+import time
 from array import array
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
@@ -34,6 +35,7 @@ _NUM_STEPS = 12
 _SERVED = "default"  # as the gateway calls its model
 _LOADED_S = 180.0  # a process that loads torch and a model, at the lowest priority
 _LOSS = 0.125
+_TYPING_S = 0.15
 _CONFIG = "name: {name}\nmodel: {{}}\nseed: 0\n"
 
 
@@ -214,7 +216,10 @@ def test_rewards_filter_and_words_are_found(watched: Watched) -> None:
     ((all_of_them,),) = watched.rows("SELECT count(*) FROM episodes")
     page.wait_until(f"document.querySelector('[data-total]')?.dataset.total === '{all_of_them}'")
     page.press("/")
-    page.press(*"nowhere")
+    for letter in "nowhere":  # each as the letters before it have just been looked for
+        page.press(letter)
+        time.sleep(_TYPING_S)
+    page.wait_until("document.getElementById('words').value === 'nowhere'")
     page.wait_for("No episode is like that")
     page.press("Escape", "x")
     page.wait_until(f"document.querySelector('[data-total]')?.dataset.total === '{all_of_them}'")

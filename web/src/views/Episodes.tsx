@@ -200,10 +200,14 @@ function List(props: {
 
 function Filters({ run, query, page }: { run: Run; query: Query; page: EpisodesPage | null }) {
   const [words, setWords] = useState(query.q ?? "");
-  useEffect(() => setWords(query.q ?? ""), [query.q]);
+  const asked = useRef(words);
   useEffect(() => {
-    if (words === (query.q ?? "")) return;
-    const timer = setTimeout(() => setQuery({ q: words }), 150);
+    // what this field asked for comes back when more has been typed; a link or "clear" asks for something else
+    if ((query.q ?? "") !== asked.current) setWords((asked.current = query.q ?? ""));
+  }, [query.q]);
+  useEffect(() => {
+    if (words === asked.current) return;
+    const timer = setTimeout(() => setQuery({ q: (asked.current = words) }), 150);
     return () => clearTimeout(timer);
   }, [words]);
   const kinds = useGet<EpisodesPage>(route(["runs", run.id, "episodes"], { limit: 1 })).data;
