@@ -457,11 +457,11 @@ def _import_module(name: str, reference: str) -> types.ModuleType:
         if error.name and (name == error.name or name.startswith(error.name + ".")):
             where = f"(looked from {Path.cwd()})"
             raise UserError(f"cannot import {reference!r}: there is no module {error.name!r} {where}") from None
-        raise
+        raise _missing(reference, error) from error
 
 
 def import_file(path: Path) -> types.ModuleType:
-    """The module in a file, imported once. Raises UserError if there is no such file."""
+    """The module in a file, imported once. Raises UserError if there is no such file, or none that it imports."""
     if not path.is_file():
         raise UserError(f"there is no file {str(path)!r} (looked from {Path.cwd()})")
     path = path.resolve()
@@ -476,10 +476,16 @@ def import_file(path: Path) -> types.ModuleType:
     sys.modules[name] = module  # before it runs: dataclasses and pickle look their module up
     try:
         spec.loader.exec_module(module)
-    except BaseException:
+    except BaseException as error:
         del sys.modules[name]
+        if isinstance(error, ModuleNotFoundError):
+            raise _missing(str(path), error) from error
         raise
     return module
+
+
+def _missing(what: str, error: ModuleNotFoundError) -> UserError:
+    return UserError(f"{what} cannot be imported: {error}; Ludus runs in {sys.prefix}, and imports what is there")
 
 
 def _make_importable(folder: Path) -> None:

@@ -61,7 +61,9 @@ def test_a_release_is_built_the_same_twice(clone: Path, tmp_path: Path) -> None:
 
 
 def test_the_container_is_made_of_what_there_is() -> None:
-    """Every file that is copied is in the repository, no command runs as root, and the command is `make demo`'s."""
+    """Every file that is copied is in the repository, no command runs as root, and the command is `make demo`'s.
+
+    What is installed is what the README says."""
     lines = (ROOT / "Containerfile").read_text().splitlines()
     for line in lines:
         if line.startswith("COPY "):
@@ -70,6 +72,8 @@ def test_the_container_is_made_of_what_there_is() -> None:
     users = [number for number, line in enumerate(lines) if line.startswith("USER ")]
     commands = [number for number, line in enumerate(lines) if line.startswith(("CMD", "ENTRYPOINT"))]
     assert users and commands and max(users) < min(commands) and lines[users[-1]] != "USER root"
+    (extras,) = re.findall(r"constraints.txt '(\S+)'", (ROOT / "README.md").read_text())
+    assert any(line.endswith(f"'{extras}'") for line in lines), "what a user installs who takes no image"
     demo = re.search(r"^demo:.*\n((?:\t.*\n)+)", (ROOT / "Makefile").read_text(), re.MULTILINE)
     assert demo is not None
     told = [line.replace("$(BIN)/", "").replace(" seed=$(SEED)", "").strip() for line in demo[1].splitlines()]
