@@ -19,7 +19,7 @@ import yaml
 
 from ludus.algorithms.resolve import algorithm_of
 from ludus.api.plan import train_plan, with_decay_end
-from ludus.api.run import open_run
+from ludus.api.run import compute_as, open_run
 from ludus.api.sources import train_sources
 from ludus.config import Config
 from ludus.engines.recorded.settings import RecordedSettings
@@ -47,7 +47,7 @@ _MOVES = (
 # And of that what changes the order of sums alone.
 _ROUNDS = ("trainer.ranks", "trainer.row_tokens", "trainer.activation_checkpointing", "trainer.record_tokens")
 _ACTS = (*_MOVES, "name", "run_root", "checkpoint", "total_train_steps", "scheduler")
-_STEP_TIME, _THREADS = "time/step_s", "train/threads"
+_STEP_TIME = "time/step_s"
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,7 +128,7 @@ async def _train(
     async with AsyncExitStack() as stack:
         opening = open_run(config, found, goes_on=False, text=config.to_yaml(), sources=sources)
         run = await stack.enter_async_context(opening)
-        _compute_as(record, run.start.step + 1)
+        compute_as(record, run.start.step + 1)
         run.local.processes.announce()
         parts = RunComponents(
             engine=run.local.engine,
@@ -212,15 +212,6 @@ def _num_steps(record: RunStore) -> int:
     saved = [each.progress.step for each in checkpoints(record.checkpoints)]
     measured = [step for step, metrics in record.metrics() if _STEP_TIME in metrics]
     return max([*saved, *measured], default=0)
-
-
-def _compute_as(record: RunStore, step: int) -> None:
-    """With as many threads as the run did: sums of other numbers of parts are rounded otherwise."""
-    from ludus.models.threads import use_threads
-
-    known = next((each[_THREADS] for later, each in record.metrics() if later >= step and _THREADS in each), None)
-    if known is not None:
-        use_threads(int(known))
 
 
 def _is_equal(recorded: Path, replayed: Path, summary: RunSummary) -> bool | None:

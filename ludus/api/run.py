@@ -7,6 +7,7 @@ Invariant: a model that cannot be opened leaves no folder behind that stands in 
 from __future__ import annotations
 
 import logging
+import os
 from collections.abc import AsyncIterator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
@@ -18,6 +19,7 @@ from ludus.config import Config
 from ludus.engines.base import Engine
 from ludus.errors import UserError
 from ludus.loop.checkpoint import Checkpoint, RunProgress, set_aside_later
+from ludus.machine import Machine
 from ludus.processes.files import free_bytes
 from ludus.rollout.mixture import Source
 from ludus.runs.store import RunStore
@@ -30,6 +32,7 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 GIB = 2**30
+_THREADS = "train/threads"
 _MOST_COUNTED = 10
 """Checkpoints that stay, as far as they are thought of at the start; whoever keeps all of them deletes some."""
 
@@ -48,6 +51,18 @@ class OpenRun:
     @property
     def engine(self) -> Engine:
         return self.local.engine
+
+
+def compute_as(record: RunStore, step: int) -> None:
+    """With as many threads as a run did in `step`, or the next one that is measured, if there are cores for them.
+
+    Sums of other numbers of parts are rounded otherwise, and how many threads are chosen depends on who else computes.
+    """
+    from ludus.models.threads import use_threads
+
+    known = next((each[_THREADS] for later, each in record.metrics() if later >= step and _THREADS in each), None)
+    if known is not None and known <= Machine.look(seconds=0).workers:
+        use_threads(int(known))
 
 
 def _check_disk(config: Config, learner: ModelTrainer | ShardedTrainer) -> None:
@@ -99,6 +114,8 @@ async def open_run(
             if store.last_step > start.step:
                 said = "the run had come to step %d; what it learned after step %d is learned again"
                 logger.warning(said, store.last_step, start.step)
+            if "OMP_NUM_THREADS" not in os.environ:
+                compute_as(store, start.step)
         else:
             store = stack.enter_context(RunStore.create(config.run_root, config.name, text))
         stack.enter_context(open_trackers(config.trackers, config.name, store.folder))
