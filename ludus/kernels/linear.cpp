@@ -151,6 +151,7 @@ struct Tile {
   const typename P::Value* bias;
   typename P::Value* out;
   int64_t out_stride;
+  bool adds;
   int64_t num_rows;  // of G * ROWS, those that exist
   int64_t width;
 };
@@ -214,8 +215,10 @@ void multiply_tile(const Tile<P>& tile, bool alone) {
         const int64_t row = g * ROWS + r;
         if (row >= tile.num_rows) break;
         auto* out = tile.out + row * tile.out_stride + first;
-        if (alone) save(out, result[r][0] + bias[0]);
-        else save_four(out, result[r] + bias);
+        Four sum = result[r] + bias;
+        if (tile.adds) sum += alone ? Four{} + load(out) : load_four(out);
+        if (alone) save(out, sum[0]);
+        else save_four(out, sum);
       }
     }
   }
@@ -309,6 +312,7 @@ void multiply_columns(const Problem& problem, int64_t first_row, const Blocks& b
       tile.bias = problem.bias ? (const Value*)problem.bias + column : nullptr;
       tile.out = (Value*)problem.out + (first_row + row) * problem.out_stride + column;
       tile.out_stride = problem.out_stride;
+      tile.adds = problem.adds;
       tile.num_rows = blocks.num_rows - row;
       tile.width = problem.width;
       multiply_panel_of(int(blocks.first_group(block + 1) - group), tile, end - column < panel ? end - column : panel);
@@ -348,9 +352,10 @@ void multiply_all(const Problem& problem, int num_threads) {
 extern "C" {
 
 void ludus_linear(const void* x, int64_t x_stride, const void* weight, int64_t weight_stride, const void* bias,
-                  void* out, int64_t out_stride, int64_t num_rows, int64_t num_columns, int64_t width, int32_t dtype,
-                  int32_t num_threads) {
-  const Problem problem = {x, x_stride, weight, weight_stride, bias, out, out_stride, num_rows, num_columns, width};
+                  void* out, int64_t out_stride, int32_t adds, int64_t num_rows, int64_t num_columns, int64_t width,
+                  int32_t dtype, int32_t num_threads) {
+  const Problem problem = {x,          x_stride,  weight,   weight_stride, bias, out,
+                           out_stride, adds != 0, num_rows, num_columns,   width};
   if (dtype == FP32) return multiply_all<Singles<float>>(problem, num_threads);
 #ifdef LUDUS_TILES
   if (may_use_tiles()) return multiply_tiled(problem, num_threads);

@@ -25,13 +25,16 @@ _TOO_SLOW = 2.0
 bits in any company."""
 
 
-def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None, out: Tensor | None = None) -> Tensor:
+def linear(
+    x: Tensor, weight: Tensor, bias: Tensor | None = None, out: Tensor | None = None, *, adds: bool = False
+) -> Tensor:
     """x Wᵀ + b, shape (..., N), of x's type: summed in fp32, rounded once. Without gradients.
 
     x: (..., K) on the CPU; copied first if its values do not lie in rows.
     weight: (N, K), read where it lies; `unsupported_reason` must be None for it.
     bias: (N,) of the same type, dense.
     out: (..., N) contiguous, or (M, N) with dense rows; filled and returned. None: a fresh tensor.
+    adds: to what `out` holds, which is a part of the sum that is rounded once.
     Raises BackendError if the library cannot be built, InternalError for tensors that do not fit each other.
     """
     num_outputs, width = weight.shape
@@ -42,6 +45,7 @@ def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None, out: Tensor | 
     if bias is not None and (bias.dtype != weight.dtype or bias.shape[0] != num_outputs or bias.stride(0) != 1):
         raise _unfit("bias", bias, f"{num_outputs} dense values of {weight.dtype}, like the weight")
     shape = (*x.shape[:-1], num_outputs)
+    assert out is not None or not adds, "there is nothing to add to"
     if out is None:
         out = torch.empty(shape, dtype=x.dtype)
     elif out.shape != shape or out.dtype != x.dtype or not _lies_in_rows(out):
@@ -50,7 +54,7 @@ def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None, out: Tensor | 
         x = x.contiguous()
     _function()(
         x.data_ptr(), _distance(x), weight.data_ptr(), weight.stride(0),
-        None if bias is None else bias.data_ptr(), out.data_ptr(), _distance(out),
+        None if bias is None else bias.data_ptr(), out.data_ptr(), _distance(out), int(adds),
         x.numel() // width, num_outputs, width, DTYPES[x.dtype], torch.get_num_threads(),
     )  # fmt: skip
     return out
@@ -103,7 +107,7 @@ def _seconds(multiply: Callable[[Tensor, Tensor], Tensor], x: Tensor, weight: Te
 def _function() -> Callable[..., None]:
     """The library's one function, loaded once per process."""
     at, size, count = ADDRESS, SIZE, COUNT
-    signature = (at, size, at, size, at, at, size, size, size, size, count, count)
+    signature = (at, size, at, size, at, at, size, count, size, size, size, count, count)
     function: Callable[..., None] = load_library(build_library("linear"), {"ludus_linear": signature}).ludus_linear
     return function
 

@@ -162,17 +162,19 @@ inline void meet_of(int num_tiles, int num_blocks, const Columns& columns, const
 }
 
 // A tile of sums, [column][row], to its place in y.
-inline void save_tile(const float* sums, const uint16_t* bias, int64_t num_columns, int64_t num_rows, uint16_t* out,
-                      int64_t out_stride) {
+inline void save_tile(const float* sums, const uint16_t* bias, bool adds, int64_t num_columns, int64_t num_rows,
+                      uint16_t* out, int64_t out_stride) {
   __m512i values[SIDE];
   std::memcpy(values, sums, sizeof values);
   transpose(values);
   const __mmask16 present = num_columns >= SIDE ? __mmask16(~0) : __mmask16((1u << num_columns) - 1);
-  const __m512i halves =
-      bias ? _mm512_cvtepu16_epi32(_mm256_maskz_loadu_epi16(present, bias)) : _mm512_setzero_si512();
-  const __m512 added = _mm512_castsi512_ps(_mm512_slli_epi32(halves, 16));
+  const auto read = [present](const uint16_t* from) {
+    return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(_mm256_maskz_loadu_epi16(present, from)), 16));
+  };
+  const __m512 added = bias ? read(bias) : _mm512_setzero_ps();
   for (int64_t r = 0; r < SIDE && r < num_rows; r++) {
-    const __m512 value = _mm512_add_ps(_mm512_castsi512_ps(values[r]), added);
+    __m512 value = _mm512_add_ps(_mm512_castsi512_ps(values[r]), added);
+    if (adds) value = _mm512_add_ps(value, read(out + r * out_stride));
     _mm256_mask_storeu_epi16(out + r * out_stride, present, (__m256i)_mm512_cvtneps_pbh(value));
   }
 }
@@ -202,8 +204,8 @@ inline void multiply_share(const Problem& problem, const Share& share, int64_t f
       for (int i = 0; i < num_tiles * together; i++) {
         const int64_t n = i / together * SIDE, row = (block + i % together) * SIDE;
         auto* out = (uint16_t*)problem.out + (first_row + row) * problem.out_stride + column + n;
-        save_tile(sums + i * TILE_WORDS, bias ? bias + column + n : nullptr, taken - n, num_rows - row, out,
-                  problem.out_stride);
+        save_tile(sums + i * TILE_WORDS, bias ? bias + column + n : nullptr, problem.adds, taken - n,
+                  num_rows - row, out, problem.out_stride);
       }
     }
   }

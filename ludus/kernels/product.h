@@ -14,6 +14,7 @@ struct Problem {
   const void* bias;  // null: none
   void* out;
   int64_t out_stride;
+  bool adds;  // to what `out` holds
   int64_t num_rows, num_columns, width;
 };
 

@@ -17,6 +17,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from ludus.kernels.rowwise import NormRule
+from ludus.models.operations import torch_linear
 from ludus.models.rowwise import Rowwise
 
 
@@ -52,12 +53,6 @@ def gate_product(
     """
     own = (None, None, 0.0) if adapter is None else (adapter.down, adapter.up, adapter.scale)
     return cast(Tensor, _GateProduct.apply(gate, up, weight, bias, rowwise, *own))  # type: ignore[no-untyped-call]
-
-
-def add_adapter(product: Tensor, x: Tensor, adapter: LoraAdapter) -> Tensor:
-    """`product`, which was made of x, with what the adapter adds, under autograd."""
-    result = _Adapt.apply(product, x, adapter.down, adapter.up, adapter.scale)  # type: ignore[no-untyped-call]
-    return cast(Tensor, result)
 
 
 def rotate(q: Tensor, k: Tensor, cosine: Tensor, sine: Tensor, rowwise: Rowwise) -> tuple[Tensor, Tensor]:
@@ -120,10 +115,11 @@ class _GateProduct(torch.autograd.Function):
         scale: float,
     ) -> Tensor:
         active = rowwise.gate(gate, up)
-        product, low = functional.linear(active, weight, bias), None
+        low = added = None
         if lora_down is not None and lora_up is not None:
-            low = _flat(active) @ lora_down.t()
-            _flat(product).addmm_(low, lora_up.t(), alpha=scale)
+            low = functional.linear(active, lora_down) * scale
+            added = functional.linear(low, lora_up)
+        product = torch_linear(active, weight, bias, added)
         ctx.save_for_backward(gate, up, weight, low, lora_down, lora_up)
         ctx.rowwise, ctx.scale = rowwise, scale
         return product
@@ -141,27 +137,8 @@ class _GateProduct(torch.autograd.Function):
         grad_weight = _flat(grad).t() @ _flat(active) if wants_weight else None
         grad_bias = _flat(grad).sum(0) if wants_bias else None
         grad_down = None if grad_low is None else grad_low.t() @ _flat(active)
-        return grad_gate, grad_up, grad_weight, grad_bias, None, grad_down, _grad_up(grad, low, ctx.scale), None
-
-
-class _Adapt(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx: Any, product: Tensor, x: Tensor, lora_down: Tensor, lora_up: Tensor, scale: float) -> Tensor:
-        low = _flat(x) @ lora_down.t()
-        ctx.save_for_backward(x, low, lora_down, lora_up)
-        ctx.scale = scale
-        return torch.addmm(_flat(product), low, lora_up.t(), alpha=scale).view(product.shape)
-
-    @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
-        x, low, lora_down, lora_up = ctx.saved_tensors
-        grad_low = (_flat(grad) @ lora_up).mul_(ctx.scale)
-        grad_x = (grad_low @ lora_down).view(x.shape) if ctx.needs_input_grad[1] else None
-        return grad, grad_x, grad_low.t() @ _flat(x), _grad_up(grad, low, ctx.scale), None
-
-
-def _grad_up(grad: Tensor, low: Tensor | None, scale: float) -> Tensor | None:
-    return None if low is None else (_flat(grad).t() @ low).mul_(scale)
+        grad_up_weight = None if low is None else _flat(grad).t() @ _flat(low)
+        return grad_gate, grad_up, grad_weight, grad_bias, None, grad_down, grad_up_weight, None
 
 
 class _Rotate(torch.autograd.Function):

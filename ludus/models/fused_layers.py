@@ -52,7 +52,7 @@ def fuse_layers(module: nn.Module, *, device: torch.device | None = None, stacks
         if stacks:
             _fuse_projections(module, operations)
         _replace_linears(module, operations)
-        fuse_adapters(module)
+        fuse_adapters(module, operations)
         _fuse_gates(module, rowwise)
         _fuse_rotary(module, rowwise, weight)
 
@@ -162,9 +162,9 @@ def _fuse_projections(module: nn.Module, operations: Operations) -> None:
     owners = Counter(parameter.data_ptr() for _, parameter in module.named_parameters(remove_duplicate=False))
     for part in module.modules():
         for names in _SIBLINGS:
-            layers = [_plain(getattr(part, name, None)) for name in names]
+            layers = [getattr(part, name, None) for name in names]
             if _can_stack(layers, owners):
-                _prove_siblings([layer for layer in layers if layer is not None], operations)
+                _prove_siblings(layers, operations)
 
 
 def _prove_siblings(layers: Sequence[Any], operations: Operations) -> None:
@@ -177,11 +177,13 @@ def _prove_siblings(layers: Sequence[Any], operations: Operations) -> None:
             _replace_forward(layer, partial(siblings.call, index))
 
 
-def _can_stack(layers: Sequence[nn.Linear | None], owners: Counter[int]) -> bool:
-    plain = [layer for layer in layers if layer is not None]
-    kinds = {(each.in_features, each.weight.dtype, each.weight.device, each.bias is None) for each in plain}
-    own = [parameter for layer in plain for parameter in layer.parameters()]
-    return len(plain) == len(layers) and len(kinds) == 1 and all(owners[parameter.data_ptr()] == 1 for parameter in own)
+def _can_stack(layers: Sequence[Any], owners: Counter[int]) -> bool:
+    """Those with adapters of their own are products by themselves, of which each adapter is a part."""
+    if not all(type(layer) is nn.Linear for layer in layers):
+        return False
+    kinds = {(each.in_features, each.weight.dtype, each.weight.device, each.bias is None) for each in layers}
+    own = [parameter for layer in layers for parameter in layer.parameters()]
+    return len(kinds) == 1 and all(owners[parameter.data_ptr()] == 1 for parameter in own)
 
 
 def _plain(layer: Any) -> nn.Linear | None:

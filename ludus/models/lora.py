@@ -1,7 +1,8 @@
-"""Adapters of peft's under autograd: one fused addition each, instead of a product, a scaling and a sum.
+"""Adapters of peft's: what one adds is a part of its layer's sum, and is rounded with it, once.
 
 Knows: peft's LoRA layers.  Knows not: what they are adapters of.
-Invariant: with gradients off, or with anything but one plain adapter, peft's own forward runs.
+Invariant: with anything but one plain adapter on a linear layer, peft's own forward runs. That adds to a product which
+has been rounded: in bf16 an adapter that has learned little yet has hardly half of its effect.
 """
 
 from __future__ import annotations
@@ -14,19 +15,20 @@ import torch
 from peft.tuners.lora.layer import Linear as LoraLinear
 from torch import Tensor, nn
 
-from ludus.models.fused_autograd import LoraAdapter, add_adapter
+from ludus.models.fused_autograd import LoraAdapter
+from ludus.models.operations import Operations, torch_linear
 
 
-def fuse_adapters(module: nn.Module) -> None:
+def fuse_adapters(module: nn.Module, operations: Operations) -> None:
     """Replace the forward of every LoRA layer in `module`."""
     for part in module.modules():
         if type(part) is LoraLinear and "forward" not in vars(part):
-            cast(Any, part).forward = partial(_adapted, part, part.forward)
+            cast(Any, part).forward = partial(_adapted, part, part.forward, operations)
 
 
 def plain_adapter(part: nn.Module) -> LoraAdapter | None:
     """The one adapter that `part` adds to its base layer. None: it has none, or peft would compute it otherwise."""
-    if type(part) is not LoraLinear:
+    if type(part) is not LoraLinear or type(part.base_layer) is not nn.Linear:
         return None
     layer: Any = part
     if layer.disable_adapters or layer.merged or len(layer.active_adapters) != 1:
@@ -40,6 +42,12 @@ def plain_adapter(part: nn.Module) -> LoraAdapter | None:
     return LoraAdapter(down.weight, up.weight, layer.scaling[name])
 
 
-def _adapted(part: Any, own: Callable[..., Tensor], x: Tensor, *rest: Any, **more: Any) -> Tensor:
-    adapter = plain_adapter(part) if torch.is_grad_enabled() and not rest and not more else None
-    return own(x, *rest, **more) if adapter is None else add_adapter(part.base_layer(x), x, adapter)
+def _adapted(
+    part: Any, own: Callable[..., Tensor], operations: Operations, x: Tensor, *rest: Any, **more: Any
+) -> Tensor:
+    adapter, base = None if rest or more else plain_adapter(part), part.base_layer
+    if adapter is None:
+        return own(x, *rest, **more)
+    multiply = torch_linear if torch.is_grad_enabled() else operations.linear
+    low = multiply(x, adapter.down) * adapter.scale
+    return multiply(x, base.weight, base.bias, multiply(low, adapter.up))

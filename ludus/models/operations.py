@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import importlib.util
 import logging
-from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Protocol
 
 import torch
 from torch import Tensor
@@ -23,13 +23,24 @@ from ludus.models.rowwise import Rowwise, TorchRowwise
 _log = logging.getLogger(__name__)
 
 
+class Linear(Protocol):
+    """A product of a layer's weight."""
+
+    def __call__(self, x: Tensor, weight: Tensor, bias: Tensor | None = None, added: Tensor | None = None, /) -> Tensor:
+        """x @ weight.T + bias + added; x: (…, K), weight: (N, K), bias: (N,), added: (…, N), which may be overwritten.
+
+        `added` takes part in the sum before that is rounded. Added to a product that has been rounded to bf16, most of
+        what is less than half a step of it would be lost, in the same direction in every product.
+        """
+
+
 @dataclass(frozen=True, slots=True)
 class Operations:
     """What the parts of one model's layers are made of."""
 
     rowwise: Rowwise
-    linear: Callable[[Tensor, Tensor, Tensor | None], Tensor]
-    """x @ weight.T + bias, without gradients; x: (…, K), weight: (N, K), bias: (N,) or None."""
+    linear: Linear
+    """Without gradients."""
 
 
 def choose_operations(weight: Tensor, device: torch.device | None = None) -> Operations:
@@ -38,7 +49,7 @@ def choose_operations(weight: Tensor, device: torch.device | None = None) -> Ope
     device: where they are going to compute. None: where they are.
     """
     if device not in (None, weight.device):
-        return Operations(TorchRowwise(), functional.linear)
+        return Operations(TorchRowwise(), torch_linear)
     return Operations(_rowwise(weight), _linear(weight))
 
 
@@ -58,13 +69,25 @@ def _rowwise(weight: Tensor) -> Rowwise:
     return TorchRowwise()
 
 
-def _linear(weight: Tensor) -> Callable[[Tensor, Tensor, Tensor | None], Tensor]:
+def torch_linear(x: Tensor, weight: Tensor, bias: Tensor | None = None, added: Tensor | None = None, /) -> Tensor:
+    """By torch's operations, with gradients where they are on."""
+    if added is None:
+        return functional.linear(x, weight, bias)
+    product = torch.addmm(added.flatten(0, -2), x.flatten(0, -2), weight.t()).view(added.shape)
+    return product if bias is None else product + bias
+
+
+def native_linear(x: Tensor, weight: Tensor, bias: Tensor | None = None, added: Tensor | None = None, /) -> Tensor:
+    return linear.linear(x, weight, bias, added, adds=added is not None)
+
+
+def _linear(weight: Tensor) -> Linear:
     reason = linear.unsupported_reason(weight)
     if reason is None:
-        return linear.linear
+        return native_linear
     _log.log(
         cost_level(weight.device),
         "linear layers run on torch's operations, which are slower for few tokens: %s",
         reason,
     )
-    return functional.linear
+    return torch_linear

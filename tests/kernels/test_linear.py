@@ -55,6 +55,21 @@ def test_it_is_the_product_rounded_once(dtype: torch.dtype, width: int) -> None:
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("width", [7, 72])
+def test_what_is_there_is_a_part_of_the_sum(dtype: torch.dtype, width: int) -> None:
+    """Added before the one rounding, with and without a bias, in dense rows of a wider matrix too."""
+    for num_columns in COLUMNS:
+        weight, bias = draw(num_columns, width, dtype=dtype), draw(num_columns, dtype=dtype, seed=1)
+        for num_rows in ROWS:
+            x, there = draw(num_rows, width, dtype=dtype, seed=2), draw(num_rows, num_columns + 3, dtype=dtype, seed=3)
+            for own in (None, bias):
+                added = there.clone()[:, :num_columns]
+                result = linear(x, weight, own, added, adds=True)
+                exact = there[:, :num_columns].double() + (0 if own is None else own.double())
+                assert result is added and close(result, x, weight, exact), (num_rows, num_columns)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
 def test_a_row_keeps_its_bits_in_any_company(dtype: torch.dtype, threads: None) -> None:
     """Rows alone, in slices, reversed, and under one to three threads: always the same bits."""
     x, weight = draw(75, 72, dtype=dtype), draw(50, 72, dtype=dtype, seed=1)
