@@ -117,6 +117,10 @@ class Conversations:
         if follows is not None:
             self._num_followers[follows] -= 1
 
+    def break_off(self, turn: Turn) -> None:
+        """An answered turn, whose answer reached nobody."""
+        self._turns[turn.id] = turn
+
     def add(self, turn: Turn, asked: Sequence[MessageNode]) -> None:
         """A turn is answered. asked: what `enter` made of its messages."""
         if turn.id not in self._asked:

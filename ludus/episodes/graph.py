@@ -14,7 +14,7 @@ from __future__ import annotations
 import itertools
 import threading
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from ludus.episodes.conversation import Conversations, TurnMatch
 from ludus.errors import InternalError
@@ -148,6 +148,14 @@ class SessionGraph:
             self._turns[turn_id] = turn
             self._conversations.add(turn, asked)
             return turn
+
+    def break_off(self, turn_id: str, cause: AbortCause) -> None:
+        """The answer reached nobody, though it was sampled to its end; the turn is now as if it had been aborted."""
+        with self._lock:
+            turn = self._turn(turn_id)
+            broken = replace(turn, sampled=replace(turn.sampled, stop_reason="abort"), abort_cause=cause)
+            self._turns[turn_id] = broken
+            self._conversations.break_off(broken)
 
     def nodes_from(self, start: int) -> tuple[Node, ...]:
         """The nodes from number `start` on, in the order in which they were added."""

@@ -31,7 +31,7 @@ from ludus.episodes.retry import RetryCache
 from ludus.episodes.seeds import Seeds, session_seed
 from ludus.episodes.spec import SessionSpec
 from ludus.episodes.stats import SessionStats
-from ludus.errors import AgentError, UserError
+from ludus.errors import AgentError, BackendError, UserError
 from ludus.runs.forks import ForkExample, fork_examples
 from ludus.text.chat import ChatText
 from ludus.types import (
@@ -321,7 +321,11 @@ class Session:
         if self._sink is not None:
             nodes = self._graph.nodes_from(self._num_kept_nodes)
             self._num_kept_nodes += len(nodes)
-            self._sink.add_turn(self.id, nodes, turn)
+            try:
+                self._sink.add_turn(self.id, nodes, turn)
+            except BackendError:  # the request fails and may come again; what it was not told must not be trained
+                self._graph.break_off(turn.id, "failed")
+                raise
         completion.add(choice.idx, turn)
 
     def _abort_cause(self, completion: Completion) -> AbortCause | None:

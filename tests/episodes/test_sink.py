@@ -9,6 +9,7 @@ import pytest
 
 from ludus.engines.scripted import ScriptedEngine
 from ludus.episodes.recorder import Recorder
+from ludus.episodes.reward import leaves
 from ludus.episodes.spec import SessionSpec
 from ludus.errors import BackendError
 from ludus.types import ChatRequest, Message, Node, Turn
@@ -50,9 +51,17 @@ def test_a_turn_is_kept_before_its_answer_ends(set_table: SetTable) -> None:
 
 
 def test_an_answer_that_cannot_be_kept_fails(set_table: SetTable) -> None:
-    """A full disk is an error of the request, which may be sent again; its tokens are in the record all the same."""
+    """A full disk is an error of the request, which may be sent again; its tokens are in the record all the same, as
+    of an answer that was broken off: nobody saw it, and no reward is for it."""
     text, sink = set_table([]).text, Kept(is_full=True)
-    session = Recorder(ScriptedEngine(["7"], text.tokenizer), text).open(SessionSpec("s"), sink=sink)
+    session = Recorder(ScriptedEngine(["7", "7"], text.tokenizer), text).open(SessionSpec("s"), sink=sink)
+    request = ChatRequest((user("Guess."),), retry_key="once")
     with pytest.raises(BackendError, match="the disk is full"):
-        asyncio.run(session.complete(ChatRequest((user("Guess."),))))
+        asyncio.run(session.complete(request))
     assert session.snapshot().num_sampled_tokens == 2
+    sink.is_full = False
+    (turn,) = asyncio.run(session.complete(request))
+    lost, kept = session.snapshot().turns
+    assert kept is turn and (lost.sampled.stop_reason, lost.abort_cause) == ("abort", "failed")
+    assert lost.sampling.seed == kept.sampling.seed and kept.sampled.stop_reason != "abort"
+    assert leaves(session.snapshot().turns) == (kept.id,)
