@@ -38,6 +38,7 @@ _MOST_STARTS_WITHOUT_STEP = 8
 _AGAIN_S, _PATIENCE_S = 0.2, 90.0
 _POLL_S = 0.1
 _PHASE = "rollout"
+_LEARNED = ("rollout/reward", "rollout/reward_std", "train/grad_norm")
 _ROLES = ("role", "engine")
 """By their first word, commands of Ludus that are processes of a run; agents have processes of their own."""
 
@@ -63,6 +64,8 @@ class ChaosResult(Verdict):
     """Tokens by which the ledger of the run does not balance."""
     weights_equal: bool
     """Model and trainer are those of a run that nobody disturbed, to the last bit."""
+    first_difference: str | None
+    """The first step that was given other rewards than in that run, or learned otherwise. None: none did."""
     faults: Sequence[Mapping[str, object]] = field(repr=False)
 
     @property
@@ -138,6 +141,7 @@ def verify_chaos(*, kills: int = 5, model: str = MODEL, seed: int = 0, on_done: 
             twice=run.num_twice(),
             unbalanced=_unbalanced(run.folder),
             weights_equal=digest(run.folder) == digest(folder / "runs" / "alone"),
+            first_difference=_first_difference(run.folder, folder / "runs" / "alone"),
             faults=run.faults,
         )
 
@@ -296,6 +300,16 @@ def _name_of(words: Sequence[str]) -> str | None:
         return None
     name = words[len(PROGRAM) + 1]
     return "engine's server" if words[len(PROGRAM)] == "engine" else name
+
+
+def _first_difference(disturbed: Path, alone: Path) -> str | None:
+    # of a step that was trained again, what it did the last time
+    steps = [dict(read_metrics(run)[0]) for run in (disturbed, alone)]
+    for step in sorted({*steps[0], *steps[1]}):
+        found, expected = ({name: each.get(step, {}).get(name) for name in _LEARNED} for each in steps)
+        if found != expected:
+            return f"step {step}: {found}, alone {expected}"
+    return None
 
 
 def _unbalanced(run: Path) -> int:

@@ -23,6 +23,7 @@ from tests.runs.conftest import episode_of
 def test_a_disturbed_run_ends_as_if_nothing_had_been(tiny_model_folder: Path) -> None:
     """Whatever happens to whichever process: nothing is lost, nothing is twice, and the weights are the same."""
     result = verify_chaos(kills=5, model=str(tiny_model_folder), seed=1)
+    assert result.first_difference is None
     assert (result.tokens_lost, result.twice, result.unbalanced, result.weights_equal) == (0, 0, 0, True), result
     assert result.kills == 5 and len(result.kinds) >= 4 and result.ok
 
