@@ -53,6 +53,7 @@ def find_episodes(index: EpisodeIndex, query: EpisodeQuery, *, offset: int, limi
 
     The histogram leaves the bounds of rewards aside, and the outcomes the outcome: each is there to choose it by.
     """
+    num_unread = index.num_unread  # asked first: none is missing below that is not counted here
     where, values = _where(query)
     outcomes = _outcomes(index, replace(query, outcome=None))
     if query.outcome is None:
@@ -61,7 +62,7 @@ def find_episodes(index: EpisodeIndex, query: EpisodeQuery, *, offset: int, limi
         ((total,),) = index.rows(f"SELECT count(*) FROM episodes WHERE {where}", values)
     return {
         "total": total,
-        "num_unread": index.num_unread,
+        "num_unread": num_unread,
         "histogram": _histogram(index, replace(query, reward=(None, None))),
         "outcomes": outcomes,
         "agents": _names(index, "agent"),

@@ -116,7 +116,6 @@ class WatchedRun:
             "checkpoints": self._checkpoints(),
             "models": self.models(),
             "models_note": self.models_note(),
-            "num_unread": self._follower.index.num_unread,
         }
 
     def metrics(self, names: list[str]) -> Json:

@@ -79,7 +79,11 @@ def watched(root: Path) -> Iterator[Watched]:
 
 
 def wait_until_read(watched: Watched) -> None:
-    wait_for(lambda: not watched.get("runs/run")["num_unread"] and bool(watched.get("runs/run/episodes")["total"]))
+    def is_read() -> bool:
+        page = watched.get("runs/run/episodes")  # one answer: of two, the first may be from before any were listed
+        return bool(page["total"]) and not page["num_unread"]
+
+    wait_for(is_read)
 
 
 def wait_for(is_so: Callable[[], bool]) -> None:

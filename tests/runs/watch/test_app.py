@@ -6,6 +6,7 @@ import random
 import shutil
 import sqlite3
 import threading
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
@@ -20,6 +21,7 @@ from ludus.runs.store import RunStore
 from ludus.runs.tokens import path_of
 from ludus.runs.watch import follow
 from ludus.runs.watch.folder import RunsFolder, check_watchable
+from ludus.runs.watch.index import EpisodeIndex
 from ludus.runs.watch.page import STATIC
 from tests.runs.conftest import episode_of
 from tests.runs.watch.conftest import NUM_STEPS, PER_STEP, Watched, wait_for, wait_until_read, watching, write_run
@@ -334,11 +336,31 @@ def test_reasons_that_are_not_read_yet_are_counted(tmp_path: Path, monkeypatch: 
     """Why episodes ended stands in their records, which are read one after the other: the page asks until all are."""
     monkeypatch.setattr(follow, "_READ_AT_ONCE", 0)
     with watching(write_run(tmp_path)) as watched:
-        listed = watched.get("runs/run")["num_unread"]
+        listed = watched.get("runs/run/episodes")["num_unread"]
         assert watched.get("runs/run/failures") == {"failures": [], "num_unread": listed}
         monkeypatch.undo()
         wait_for(lambda: watched.get("runs/run/failures")["num_unread"] == 0)
         assert sum(each["count"] for each in watched.get("runs/run/failures")["failures"])  # type: ignore[attr-defined]
+
+
+def test_what_is_read_while_a_page_is_made_is_counted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A page whose total lacks an episode says so, even if it was read before the page was finished."""
+    monkeypatch.setattr(follow, "_READ_AT_ONCE", 0)
+    with watching(write_run(tmp_path)) as watched:
+        whole = watched.get("runs/run/episodes")
+        assert whole["num_unread"] == whole["total"]
+        rows = EpisodeIndex.rows
+
+        def rows_and_read(self: EpisodeIndex, sql: str, values: Sequence[object] = ()) -> list[tuple[Any, ...]]:
+            found = rows(self, sql, values)
+            if "GROUP BY outcome" in sql:  # the total has been counted
+                monkeypatch.undo()
+                wait_for(lambda: not self.num_unread)
+            return found
+
+        monkeypatch.setattr(EpisodeIndex, "rows", rows_and_read)
+        page = watched.get("runs/run/episodes", agent="main")
+        assert page["total"] == 0 and page["num_unread"] == whole["total"]
 
 
 def test_a_run_that_is_damaged_shows_what_can_be_read(tmp_path: Path) -> None:
