@@ -36,6 +36,7 @@ from ludus.models.resolve import adapter_base, base_reference, resolve_model
 from ludus.models.settings import LoraSettings, ModelSettings
 from ludus.models.targets import choose_targets
 from ludus.models.threads import choose_threads
+from ludus.processes.allocator import share_one_arena
 
 # What belongs to a model folder beside configuration and weights; copied as it is.
 _COMPANION_FILES = (
@@ -147,6 +148,7 @@ def load_model(settings: ModelSettings, *, seed: int = 0, is_mapped: bool = Fals
     device = choose_device(settings.device)
     use_device(device)
     choose_threads()
+    share_one_arena()
     settings = with_dtype(settings)
     folder = resolve_model(settings.path)
     base = adapter_base(folder)
