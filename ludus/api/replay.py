@@ -19,7 +19,7 @@ import yaml
 
 from ludus.algorithms.resolve import algorithm_of
 from ludus.api.plan import train_plan, with_decay_end
-from ludus.api.run import compute_as, open_run
+from ludus.api.run import compute_as_in, open_run
 from ludus.api.sources import train_sources
 from ludus.config import Config
 from ludus.engines.recorded.settings import RecordedSettings
@@ -128,7 +128,7 @@ async def _train(
     async with AsyncExitStack() as stack:
         opening = open_run(config, found, goes_on=False, text=config.to_yaml(), sources=sources)
         run = await stack.enter_async_context(opening)
-        compute_as(record, run.start.step + 1)
+        compute_as_in(record, run.start.step + 1)
         run.local.processes.announce()
         parts = RunComponents(
             engine=run.local.engine,

@@ -7,7 +7,6 @@ Invariant: a model that cannot be opened leaves no folder behind that stands in 
 from __future__ import annotations
 
 import logging
-import os
 from collections.abc import AsyncIterator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
@@ -19,7 +18,6 @@ from ludus.config import Config
 from ludus.engines.base import Engine
 from ludus.errors import UserError
 from ludus.loop.checkpoint import Checkpoint, RunProgress, set_aside_later
-from ludus.machine import Machine
 from ludus.processes.files import free_bytes
 from ludus.rollout.mixture import Source
 from ludus.runs.store import RunStore
@@ -53,16 +51,13 @@ class OpenRun:
         return self.local.engine
 
 
-def compute_as(record: RunStore, step: int) -> None:
-    """With as many threads as a run did in `step`, or the next one that is measured, if there are cores for them.
-
-    Sums of other numbers of parts are rounded otherwise, and how many threads are chosen depends on who else computes.
-    """
-    from ludus.models.threads import use_threads
+def compute_as_in(record: RunStore, step: int) -> None:
+    """With as many threads as a run did in `step`, or the next one that is measured."""
+    from ludus.models.threads import compute_as
 
     known = next((each[_THREADS] for later, each in record.metrics() if later >= step and _THREADS in each), None)
-    if known is not None and known <= Machine.look(seconds=0).workers:
-        use_threads(int(known))
+    if known is not None:
+        compute_as(int(known))
 
 
 def _check_disk(config: Config, learner: ModelTrainer | ShardedTrainer) -> None:
@@ -114,8 +109,7 @@ async def open_run(
             if store.last_step > start.step:
                 said = "the run had come to step %d; what it learned after step %d is learned again"
                 logger.warning(said, store.last_step, start.step)
-            if "OMP_NUM_THREADS" not in os.environ:
-                compute_as(store, start.step)
+            compute_as_in(store, start.step)
         else:
             store = stack.enter_context(RunStore.create(config.run_root, config.name, text))
         stack.enter_context(open_trackers(config.trackers, config.name, store.folder))

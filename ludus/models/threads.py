@@ -35,8 +35,17 @@ def choose_threads() -> int:
     return num
 
 
-def use_threads(num: int) -> None:
-    """From now on so many, whatever was chosen before."""
-    if num != torch.get_num_threads():
-        logger.warning("computing with %d threads instead of %d, as the run did", num, torch.get_num_threads())
-        torch.set_num_threads(num)
+def compute_as(num: int) -> None:
+    """From now on with `num` threads, as somebody did before; where that cannot be it is said.
+
+    Sums of other numbers of parts are rounded otherwise, and how many are chosen depends on who else computes.
+    """
+    now, cores = torch.get_num_threads(), Machine.look(seconds=0).workers
+    if num == now:
+        return
+    if (said := os.environ.get("OMP_NUM_THREADS")) is not None or num > cores:
+        why = f"OMP_NUM_THREADS={said}" if said is not None else f"this machine has {cores} cores for them"
+        logger.warning("computing with %d threads, not with %d as before: %s; last bits may differ", now, num, why)
+        return
+    logger.warning("computing with %d threads instead of %d, as before", num, now)
+    torch.set_num_threads(num)

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from ludus.machine import Machine
-from ludus.models.threads import choose_threads
+from ludus.models.threads import choose_threads, compute_as
 
 
 @pytest.fixture(autouse=True)
@@ -47,3 +47,32 @@ def test_who_says_how_many_gets_them(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Machine, "look", lambda: Machine(2, inf, 2.0))
     torch.set_num_threads(2)
     assert choose_threads() == torch.get_num_threads() == 2
+
+
+@pytest.mark.parametrize(
+    ("told", "cores", "num", "said"),
+    [
+        (None, 4, 3, "computing with 3 threads instead of 2, as before"),
+        (None, 2, 2, "2 threads, not with 3 as before: this machine has 2 cores for them; last bits may differ"),
+        ("2", 4, 2, "2 threads, not with 3 as before: OMP_NUM_THREADS=2; last bits may differ"),
+    ],
+)
+def test_what_was_computed_before_is_computed_so_again(
+    told: str | None,
+    cores: int,
+    num: int,
+    said: str,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """With as many threads as then, or a warning that says why not; the same number is not spoken of."""
+    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
+    if told is not None:
+        monkeypatch.setenv("OMP_NUM_THREADS", told)
+    monkeypatch.setattr(Machine, "look", lambda **_: Machine(cores))
+    torch.set_num_threads(2)
+    with caplog.at_level(logging.WARNING):
+        compute_as(2)
+        assert not caplog.records
+        compute_as(3)
+    assert torch.get_num_threads() == num and said in caplog.text
