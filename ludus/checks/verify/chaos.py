@@ -9,13 +9,14 @@ from __future__ import annotations
 
 import asyncio
 import random
+import shutil
 import tempfile
 import threading
 import time
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -66,6 +67,8 @@ class ChaosResult(Verdict):
     """Model and trainer are those of a run that nobody disturbed, to the last bit."""
     first_difference: str | None
     """The first step that was given other rewards than in that run, or learned otherwise. None: none did."""
+    kept: str | None
+    """The folder with both runs and what they said, for whoever looks for the cause. None: all is as it should be."""
     faults: Sequence[Mapping[str, object]] = field(repr=False)
 
     @property
@@ -129,7 +132,7 @@ def verify_chaos(*, kills: int = 5, model: str = MODEL, seed: int = 0, on_done: 
         Training(folder, "alone").finish()
         run = _Disturbed(folder, random.Random(seed), _moments(kills, steps, seed), on_done)
         run.play()
-        return ChaosResult(
+        result = ChaosResult(
             model=model,
             seed=seed,
             steps=steps,
@@ -142,8 +145,10 @@ def verify_chaos(*, kills: int = 5, model: str = MODEL, seed: int = 0, on_done: 
             unbalanced=_unbalanced(run.folder),
             weights_equal=digest(run.folder) == digest(folder / "runs" / "alone"),
             first_difference=_first_difference(run.folder, folder / "runs" / "alone"),
+            kept=None,
             faults=run.faults,
         )
+        return result if result.ok else replace(result, kept=_keep(folder))
 
 
 def _placed(folder: Path) -> dict[str, Any]:
@@ -310,6 +315,12 @@ def _first_difference(disturbed: Path, alone: Path) -> str | None:
         if found != expected:
             return f"step {step}: {found}, alone {expected}"
     return None
+
+
+def _keep(folder: Path) -> str:
+    kept = tempfile.mkdtemp(prefix="ludus-chaos-kept-")
+    shutil.copytree(folder, kept, dirs_exist_ok=True)
+    return kept
 
 
 def _unbalanced(run: Path) -> int:

@@ -6,10 +6,12 @@ import json
 import random
 import sqlite3
 import sys
+import tempfile
 from pathlib import Path
 
 import pytest
 
+from ludus.checks.verify import chaos
 from ludus.checks.verify.chaos import _Disturbed as Disturbed
 from ludus.checks.verify.chaos import _unbalanced as unbalanced
 from ludus.checks.verify.chaos import verify_chaos
@@ -26,6 +28,21 @@ def test_a_disturbed_run_ends_as_if_nothing_had_been(tiny_model_folder: Path) ->
     assert result.first_difference is None
     assert (result.tokens_lost, result.twice, result.unbalanced, result.weights_equal) == (0, 0, 0, True), result
     assert result.kills == 5 and len(result.kinds) >= 4 and result.ok
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="what happens to processes are Linux's calls")
+@pytest.mark.timeout(900)
+def test_runs_that_should_be_equal_and_are_not_stay(
+    tiny_model_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With what they said and what they recorded, where the result says."""
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    monkeypatch.setattr(chaos, "digest", lambda run: run.name)
+    result = verify_chaos(kills=0, model=str(tiny_model_folder))
+    assert not result.ok and result.first_difference is None and result.kept is not None
+    (kept,) = tmp_path.iterdir()
+    assert str(kept) == result.kept and (kept / "alone.log").stat().st_size
+    assert all((kept / "runs" / name / "run.db").exists() for name in ("alone", "disturbed"))
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="what happens to processes are Linux's calls")
