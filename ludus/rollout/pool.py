@@ -225,18 +225,21 @@ class RolloutPool:
             raise
         group.is_over = True
         survivors = [group.survivors[idx] for idx in sorted(group.survivors)]
+        task, demonstrations = group.task, tuple[Episode, ...]()
+        try:
+            if self._waiting.fault is None and self._demonstrate is not None:
+                demonstrations = self._demonstrate(task)
+        except UserError as error:
+            self._fail(error)
         if self._waiting.fault is not None:
             self._waiting.discard(survivors, "unused")
-            return
-        task = group.task
-        try:
-            demonstrations = () if self._demonstrate is None else self._demonstrate(task)
-        except UserError as error:
-            self._waiting.discard(survivors, "unused")
-            self._fail(error)
+            self._stream.put_back(task)
             return
         played = Group(task.group_id, task.task_id, tuple(survivors), task.source.name, demonstrations)
         mask = self._waiting.enter(played, task.ordinal)
+        if self._waiting.fault is not None:
+            self._stream.put_back(task)
+            return
         if mask != "small_group":  # what failed says nothing about the row
             try:
                 self._stream.record(task, survivors)
