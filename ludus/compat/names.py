@@ -39,8 +39,8 @@ Reasons = Mapping[str, str]
 class Table:
     """Every public name of an original: where it is, or why it is not.
 
-    Sections of `names.toml`: a module of the original, with the names that are here; `conditions`, `not_needed` and
-    `refused`, each with dotted names by what is said of them.
+    Sections of `names.toml`: a module of the original, with the names that are here; `conditions`, `not_needed`,
+    `refused`, `unneeded_members` and `refused_members`, each with dotted names by what is said of them.
     """
 
     family: str
@@ -51,6 +51,10 @@ class Table:
     """Functions that can be imported and called, and do nothing: why nothing has to be done."""
     refused: Reasons
     """Names, and modules with all that is below them: why they are not here, and what to use instead."""
+    unneeded_members: Reasons
+    """Of classes that are here, what they lack and nobody needs: `Class.member`, or `Class.method:parameter`."""
+    refused_members: Reasons
+    """What they lack and cannot have here, and what to use instead."""
 
     @classmethod
     @cache
@@ -58,7 +62,7 @@ class Table:
         read = tomllib.loads(Path(__file__).with_name(family).joinpath("names.toml").read_text(encoding="utf-8"))
         said = [
             {name: why for why, names in read.pop(section, {}).items() for name in names.split()}
-            for section in ("conditions", "not_needed", "refused")
+            for section in ("conditions", "not_needed", "refused", "unneeded_members", "refused_members")
         ]
         modules: dict[str, dict[str, str]] = {}
         for path, names_by_module in read.items():
@@ -74,6 +78,11 @@ class Table:
     def paths(self) -> set[str]:
         """Modules of which there is a name."""
         return {*self.modules, *(name.rpartition(".")[0] for name in self.not_needed)}
+
+    @property
+    def all_names(self) -> set[str]:
+        """Dotted names that are here."""
+        return {f"{path}.{name}".lstrip(".") for path, names in self.modules.items() for name in names}
 
     def has_module(self, path: str) -> bool:
         return any(known == path or known.startswith(f"{path}.") for known in self.paths)

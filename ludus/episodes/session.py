@@ -115,8 +115,12 @@ class Session:
 
     def count_prompt_tokens(self, request: ChatRequest) -> int:
         """Tokens that an engine would be given for `request`. Raises AgentError as `complete` does."""
+        return len(self.prompt_ids(request))
+
+    def prompt_ids(self, request: ChatRequest) -> tuple[int, ...]:
+        """What an engine would be given for `request`. Raises AgentError as `complete` does."""
         with self._lock:
-            return len(self._prompts.choose(self._resolver.resolve(request)).ids)
+            return self._prompts.choose(self._resolver.resolve(request)).ids
 
     async def complete(
         self,

@@ -3,9 +3,11 @@
 import sys
 from pathlib import Path
 
-from tests.compat.public import DEFAULTS, default_keys, public_names, write, write_keys
+from ludus.compat.names import Table
+from tests.compat.public import DEFAULTS, default_keys, public_members, public_names, write, write_keys, write_members
 
 _, family, package = sys.argv
 write(family, public_names(Path(package)))
 if Path(package, DEFAULTS).is_file():
     write_keys(family, default_keys(Path(package)))
+    write_members(family, public_members(Path(package), Table.of(family).all_names))
