@@ -50,10 +50,8 @@ class McpTool(BaseTool):
         super().__init__(config, tool_schema)
         self._server = server
 
-    async def execute(
-        self, instance_id: str, parameters: dict[str, Any], **kwargs: Any
-    ) -> tuple[ToolResponse, None, dict[str, Any]]:
-        return ToolResponse(text=await self._server.call(self.name, parameters)), None, {}
+    async def execute(self, instance_id: str, parameters: dict[str, Any], **kwargs: Any) -> Any:
+        return ToolResponse(text=await self._server.call(self.name, parameters))
 
 
 class McpAddress(Settings):
