@@ -25,6 +25,9 @@ Returns = Mapping[str, Mapping[str, float | None]]
 Memory = Mapping[str, float]
 """What an algorithm knows of earlier batches, by name; a checkpoint keeps it."""
 NOTHING: Memory = {}
+# Of the largest return: what rounding leaves of the spread of equal returns is about 1e-16, and what is left of a true
+# spread this small would be noise in the returns themselves.
+LEAST_SPREAD = 1e-9
 LossMetrics = dict[str, "Tensor"]
 """Numbers of each token, shape (N,), of which the mean is shown; or what is shown itself: a mean over tokens, unless
 the name ends in `_max`."""
@@ -127,6 +130,12 @@ class GroupReturns:
             for turn in episode.session.turns
         }
 
+    @property
+    def is_flat(self) -> bool:
+        """All returns are equal, up to rounding."""
+        values = [value for _, _, value in self.known()]
+        return not values or max(values) - min(values) <= LEAST_SPREAD * max(map(abs, values))
+
     def map(self, advantage: Callable[[str, str, float], float | None]) -> Returns:
         """What `advantage` makes of member, turn and return; None where there is no return."""
         return {
@@ -211,6 +220,9 @@ class Rule:
     """For people: what the function computes, with keys of the settings in braces."""
     metrics: Callable[[LossInputs], LossMetrics] | None = None
     """Of a loss: what is shown beside its own. None: nothing."""
+    is_flat: Callable[..., bool] | None = None
+    """Of an estimator: (returns of a group, **keys) -> whether the group by itself has nothing to teach. None: that is
+    so if all its returns agree."""
     remembers: bool = False
     """Of an estimator: its function takes `memory` too, what is known of earlier batches, and returns what is known
     after this one besides."""
@@ -231,6 +243,8 @@ class Algorithm:
     estimate: Estimate
     """Advantages of all groups of a batch at once, each as its returns are: the same members, the same turns. From what
     is known of earlier batches, and with what is known after this one."""
+    is_flat: Callable[[GroupReturns], bool]
+    """Whether a group by itself has nothing to teach."""
     weights: Callable[[Sequence[int]], tuple[float, ...]]
     """From the trained tokens of each episode to the weight of each of its tokens."""
     terms: Objective

@@ -50,6 +50,7 @@ def algorithm_of(settings: AlgorithmSettings) -> Algorithm:
         name=settings.name,
         needs=needs | _needs_of_terms(settings),
         estimate=partial(_estimate, estimator=advantages, settings=settings),
+        is_flat=_is_flat(settings.advantage),
         weights=weights,
         terms=partial(_terms, settings=settings, loss=loss, correction=correction),
         imported=tuple(each.path for each in own if isinstance(each, OwnAdvantageSettings | OwnLossSettings)),
@@ -57,8 +58,16 @@ def algorithm_of(settings: AlgorithmSettings) -> Algorithm:
 
 
 def _bound(rules: Mapping[str, Rule], choice: Choice) -> Callable[..., Any]:
-    keys = {name: getattr(choice, name) for name in type(choice).model_fields if name != "kind"}
-    return partial(rules[choice.kind].function, **keys)
+    return partial(rules[choice.kind].function, **_keys(choice))
+
+
+def _is_flat(advantage: Choice) -> Callable[[GroupReturns], bool]:
+    own = ESTIMATORS[advantage.kind].is_flat
+    return (lambda group: group.is_flat) if own is None else partial(own, **_keys(advantage))
+
+
+def _keys(choice: Choice) -> dict[str, Any]:
+    return {name: getattr(choice, name) for name in type(choice).model_fields if name != "kind"}
 
 
 def _estimate(
@@ -101,7 +110,8 @@ def _terms(
     """
     is_given_N = None if inputs.origins_N is None else inputs.origins_N == DEMONSTRATED
     if is_given_N is not None:
-        sampled_N = inputs.old_logprobs_N.where(is_given_N, inputs.sampled_logprobs_N)
+        begun_N = inputs.logprobs_N if inputs.proximal_logprobs_N is None else inputs.proximal_logprobs_N
+        sampled_N = begun_N.detach().where(is_given_N, inputs.sampled_logprobs_N)
         inputs = replace(inputs, sampled_logprobs_N=sampled_N)
     loss_N, seen = loss(inputs)
     factor_N: Tensor | None = None

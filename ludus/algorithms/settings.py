@@ -118,7 +118,7 @@ class AlgorithmSettings(Settings):
     mask_truncated_completions: bool = False
     """Answers that their longest length cut off are not trained."""
     dynamic_sampling: bool = False
-    """DAPO: a group whose rewards all agree is replaced by another row's group."""
+    """DAPO: a group that has nothing to teach, as one whose rewards all agree, is replaced by another row's group."""
 
     @pydantic.model_validator(mode="wrap")
     @classmethod
@@ -154,11 +154,23 @@ class AlgorithmSettings(Settings):
         return self
 
     @pydantic.model_validator(mode="after")
-    def _check_reward_kl(self) -> Self:
-        if self.reward_kl is not None and self.advantage.kind in ("none", "gdpo"):
+    def _check_taken_off(self) -> Self:
+        """What is taken off the reward must reach the advantage, and leave a reward that it can be made of."""
+        if self.reward_kl is not None:
+            said, instead = "reward_kl", "set algorithm.kl.beta, which puts the divergence to the loss"
+        elif self.overlong is not None:
+            said, instead = "overlong", "set algorithm.mask_truncated_completions, which leaves out what was cut off"
+        else:
+            return self
+        if self.advantage.kind in ("none", "gdpo"):
             raise ConfigError(
-                f"reward_kl is taken off the reward, and advantage {self.advantage.kind!r} is not made of it; set "
-                "algorithm.kl.beta, which puts the divergence to the loss, or choose another advantage"
+                f"{said} is taken off the reward, and advantage {self.advantage.kind!r} is not made of it; {instead}, "
+                "or choose another advantage"
+            )
+        if isinstance(self.advantage, GroupSettings) and self.advantage.scale == "mean":
+            raise ConfigError(
+                f"{said} is taken off the reward, which then may be negative, and advantage.scale 'mean' divides by a "
+                f"mean of rewards that are not; {instead}, or choose another scale"
             )
         return self
 

@@ -9,6 +9,7 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
+from ludus.algorithms.resolve import algorithm_of
 from ludus.config import Config
 from ludus.loop.batch import BatchRules
 from ludus.loop.evaluate import EvalPlan
@@ -57,12 +58,15 @@ def train_plan(
 
 
 def with_decay_end(config: Config, plan: TrainPlan) -> Config:
-    """The configuration with the number of steps that learning rates fall over."""
+    """The configuration with the number of steps that learning rates fall over: those in which there is one. While a
+    critic warms up the policy waits."""
     ended: dict[str, Any] = {}
-    for name in ("trainer", "critic"):
+    has_critic = "values" in algorithm_of(config.algorithm).needs.measured
+    waits = {"trainer": config.critic.warmup_steps if has_critic else 0, "critic": 0}
+    for name, waited in waits.items():
         settings = getattr(config, name)
         optimizer = settings.optimizer
         if optimizer.decay != "constant" and not optimizer.total_steps and plan.total_steps is not None:
-            optimizer = optimizer.model_copy(update={"total_steps": plan.total_steps})
+            optimizer = optimizer.model_copy(update={"total_steps": max(1, plan.total_steps - waited)})
             ended[name] = settings.model_copy(update={"optimizer": optimizer})
     return config.model_copy(update=ended)

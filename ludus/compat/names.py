@@ -13,7 +13,7 @@ import inspect
 import logging
 import sys
 import tomllib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from importlib.abc import Loader, MetaPathFinder
@@ -39,9 +39,8 @@ Reasons = Mapping[str, str]
 class Table:
     """Every public name of an original: where it is, or why it is not.
 
-    Sections of `names.toml`: a module of the original, with the names that are here; `conditions`, `not_needed` and
-    `refused`, each with dotted names by what is said of them; `members.ignored` and `members.refused` say likewise of
-    what is here which members and arguments are not: `module.Class.member`, `module.function(one,another)`.
+    Sections of `names.toml`: a module of the original, with the names that are here; `conditions`, `not_needed`,
+    `refused`, `unneeded_members` and `refused_members`, each with dotted names by what is said of them.
     """
 
     family: str
@@ -52,10 +51,10 @@ class Table:
     """Functions that can be imported and called, and do nothing: why nothing has to be done."""
     refused: Reasons
     """Names, and modules with all that is below them: why they are not here, and what to use instead."""
-    ignored: Reasons
-    """Members and arguments that are taken and do nothing: why."""
-    withheld: Reasons
-    """Members and arguments that are errors: why, and what to use instead."""
+    unneeded_members: Reasons
+    """Of classes that are here, what they lack and nobody needs: `Class.member`, or `Class.method:parameter`."""
+    refused_members: Reasons
+    """What they lack and cannot have here, and what to use instead."""
 
     @classmethod
     @cache
@@ -63,12 +62,7 @@ class Table:
         read = tomllib.loads(Path(__file__).with_name(family).joinpath("names.toml").read_text(encoding="utf-8"))
         said = [
             {name: why for why, names in read.pop(section, {}).items() for name in names.split()}
-            for section in ("conditions", "not_needed", "refused")
-        ]
-        members = read.pop("members", {})
-        of_members = [
-            {name: why for why, names in members.get(section, {}).items() for name in _apart(names)}
-            for section in ("ignored", "refused")
+            for section in ("conditions", "not_needed", "refused", "unneeded_members", "refused_members")
         ]
         modules: dict[str, dict[str, str]] = {}
         for path, names_by_module in read.items():
@@ -78,12 +72,17 @@ class Table:
                 for name in names.split():
                     theirs, _, ours = name.partition("=")
                     modules[path][theirs] = f"{module}:{ours or theirs}"
-        return cls(family, modules, *said, *of_members)
+        return cls(family, modules, *said)
 
     @property
     def paths(self) -> set[str]:
         """Modules of which there is a name."""
         return {*self.modules, *(name.rpartition(".")[0] for name in self.not_needed)}
+
+    @property
+    def all_names(self) -> set[str]:
+        """Dotted names that are here."""
+        return {f"{path}.{name}".lstrip(".") for path, names in self.modules.items() for name in names}
 
     def has_module(self, path: str) -> bool:
         return any(known == path or known.startswith(f"{path}.") for known in self.paths)
@@ -256,13 +255,6 @@ def _place(name: str) -> tuple[Table, str]:
 def _below(names: Reasons, path: str) -> set[str]:
     """The last parts of those directly below a module."""
     return {last for module, _, last in (name.rpartition(".") for name in names) if module == path}
-
-
-def _apart(names: str) -> Iterator[str]:
-    """`f(a,b)` as `f(a)` and `f(b)`, anything else as it is."""
-    for name in names.split():
-        function, begin, arguments = name.removesuffix(")").partition("(")
-        yield from (f"{function}({each})" for each in arguments.split(",")) if begin else (name,)
 
 
 def _listed(names: set[str]) -> str:

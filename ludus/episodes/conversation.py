@@ -226,11 +226,13 @@ class Conversations:
                 self._answered.update(self._open_at.pop(at))
 
     def _best(self, turns: Sequence[Turn], echoed: Message, agent: str) -> Turn:
-        def rank(turn: Turn) -> tuple[bool, bool, int, int]:
-            followers = self._num_followers[turn.id]
-            return turn.agent == agent, turn.reply == echoed, -followers, self._asked[turn.id].ordinal
+        """Of several that say the same one that reached its agent comes before one that was broken off."""
 
-        return max(turns, key=rank)
+        def rank(turn: Turn) -> tuple[bool, bool, bool, int, int]:
+            is_whole, followers = turn.sampled.stop_reason != "abort", self._num_followers[turn.id]
+            return turn.agent == agent, turn.reply == echoed, is_whole, -followers, self._asked[turn.id].ordinal
+
+        return max((self._turns[turn.id] for turn in turns), key=rank)
 
 
 def message_key(message: Message) -> _Key:

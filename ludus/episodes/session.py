@@ -97,11 +97,6 @@ class Session:
         state = "open" if self._close_reason is None else f"closed: {self._close_reason}"
         return f"Session({self.id!r}, {state}, turns={stats.num_turns}, running={stats.num_running})"
 
-    @property
-    def version(self) -> int:
-        """Of the weights that would answer now."""
-        return self._engine.stats().version
-
     def pinned_fields(self, request: ChatRequest) -> tuple[str, ...]:
         """Names of the sampling fields whose values in `request` are replaced by the session's."""
         if not self.pinned:
@@ -120,8 +115,12 @@ class Session:
 
     def count_prompt_tokens(self, request: ChatRequest) -> int:
         """Tokens that an engine would be given for `request`. Raises AgentError as `complete` does."""
+        return len(self.prompt_ids(request))
+
+    def prompt_ids(self, request: ChatRequest) -> tuple[int, ...]:
+        """What an engine would be given for `request`. Raises AgentError as `complete` does."""
         with self._lock:
-            return len(self._prompts.choose(self._resolver.resolve(request)).ids)
+            return self._prompts.choose(self._resolver.resolve(request)).ids
 
     async def complete(
         self,

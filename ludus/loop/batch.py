@@ -22,7 +22,6 @@ from types import MappingProxyType
 from typing import TypeVar
 
 from ludus.algorithms.base import NOTHING, GroupReturns, Memory, TurnAdvantages
-from ludus.algorithms.estimators.group import is_flat
 from ludus.algorithms.measured import Floats, Measured, TokenNumbers
 from ludus.algorithms.memory import remember_reward_kl, reward_kl_coef
 from ludus.algorithms.overlong import overlong_penalty
@@ -304,7 +303,8 @@ def _shaped(episode: Episode, rules: BatchRules, penalties: Mapping[str, Floats]
         if returns[turn.id] is not None
     }
     less = {turn_id: episode.rewards.get(turn_id, 0.0) - lost for turn_id, lost in taken_off.items() if lost}
-    return replace(episode, rewards={**episode.rewards, **less})
+    whole = None if episode.reward is None else episode.reward - math.fsum(taken_off.values())
+    return replace(episode, rewards={**episode.rewards, **less}, reward=whole)
 
 
 def episode_returns(episode: Episode, turn_discount: float) -> dict[str, float | None]:
@@ -317,13 +317,13 @@ def episode_returns(episode: Episode, turn_discount: float) -> dict[str, float |
 
 
 def flat_group_mask(rules: BatchRules, group: Group) -> MaskReason | None:
-    """`zero_advantage` for a group of several members whose returns all agree. None: they differ, or there is one."""
+    """`zero_advantage` for a group of several members that have nothing to teach. None: they have, or there is one."""
     returns = _returns(group, rules)
-    return "zero_advantage" if len(returns.means()) > 1 and is_flat(returns) else None
+    return "zero_advantage" if len(returns.means()) > 1 and algorithm_of(rules.algorithm).is_flat(returns) else None
 
 
 def can_teach(rules: BatchRules, group: Group) -> bool:
-    """The returns of its members differ, or the algorithm learns from groups in which they do not."""
+    """Its members have something to teach, or the algorithm learns from groups in which they have not."""
     return algorithm_of(rules.algorithm).needs.flat_groups or flat_group_mask(rules, group) is None
 
 
@@ -369,7 +369,7 @@ def _credits(
 
 def _unused(episode: Episode, returns: GroupReturns) -> dict[str, MaskReason]:
     """Why turns with a return have no advantage, if they have none."""
-    reason: MaskReason = "zero_advantage" if is_flat(returns) else "not_paired"
+    reason: MaskReason = "zero_advantage" if returns.is_flat else "not_paired"
     return {turn_id: reason for turn_id, value in returns.returns[episode.id].items() if value is not None}
 
 
@@ -379,11 +379,13 @@ def _is_flat(members: Members) -> bool:
 
 
 def _mask_unpaired(groups: Sequence[Members], rules: BatchRules, bounds: BoundsOf) -> list[Members]:
-    """The groups, of which those with tokens to train on one side alone are masked, if the algorithm needs both."""
+    """The groups, of which turns on neither side are masked, and those with tokens to train on one side alone, if the
+    algorithm needs both."""
     if not algorithm_of(rules.algorithm).needs.pairs:
         return list(groups)
+    sided = [_masked(members, "not_paired", lambda credit: credit.mean == 0) for members in groups]
     return [
-        members if _sides(members, bounds) >= {True, False} else _masked(members, "not_paired") for members in groups
+        members if _sides(members, bounds) >= {True, False} else _masked(members, "not_paired") for members in sided
     ]
 
 
@@ -400,10 +402,13 @@ def _mask_flat(groups: Sequence[Members], rules: BatchRules) -> list[Members]:
     return [_masked(members, "zero_advantage") if _is_flat(members) else members for members in groups]
 
 
-def _masked(members: Members, reason: MaskReason) -> Members:
-    """Without the turns that had an advantage."""
+def _masked(members: Members, reason: MaskReason, is_meant: Callable[[TurnCredit], bool] = lambda _: True) -> Members:
+    """Without the turns that had an advantage, if they are meant."""
     mask = TurnCredit(advantage=None, mask=reason)
-    return [(episode, {id_: each if each.mask else mask for id_, each in turns.items()}) for episode, turns in members]
+    return [
+        (episode, {id_: mask if each.mask is None and is_meant(each) else each for id_, each in turns.items()})
+        for episode, turns in members
+    ]
 
 
 def _named_credit(credited: Members, discarded: Sequence[Discarded]) -> dict[str, float | str]:

@@ -121,6 +121,10 @@ class RolloutPool:
         num_accepted = self._num_taken + len(self._waiting) + self._num_reserved * self._num_open_batches
         return RolloutCounts(self._waiting.version, num_accepted, len(running), num_episodes)
 
+    def _is_stopped(self) -> bool:
+        """By a fault, which whoever takes the next batch is told."""
+        return self._waiting.fault is not None
+
     @property
     def _num_open_batches(self) -> int:
         """Batches to come whose groups may start now."""
@@ -170,7 +174,7 @@ class RolloutPool:
         self._admit_nowait()
 
     def _admit_nowait(self) -> None:
-        if self._is_paused or self._waiting.fault is not None:
+        if self._is_paused or self._is_stopped():
             return
         settings = self._settings
         while num_admissible_groups(
@@ -225,18 +229,21 @@ class RolloutPool:
             raise
         group.is_over = True
         survivors = [group.survivors[idx] for idx in sorted(group.survivors)]
-        if self._waiting.fault is not None:
-            self._waiting.discard(survivors, "unused")
-            return
-        task = group.task
+        task, demonstrations = group.task, tuple[Episode, ...]()
         try:
-            demonstrations = () if self._demonstrate is None else self._demonstrate(task)
+            if not self._is_stopped() and self._demonstrate is not None:
+                demonstrations = self._demonstrate(task)
         except UserError as error:
-            self._waiting.discard(survivors, "unused")
             self._fail(error)
+        if self._is_stopped():
+            self._waiting.discard(survivors, "unused")
+            self._stream.put_back(task)
             return
         played = Group(task.group_id, task.task_id, tuple(survivors), task.source.name, demonstrations)
         mask = self._waiting.enter(played, task.ordinal)
+        if self._is_stopped():
+            self._stream.put_back(task)
+            return
         if mask != "small_group":  # what failed says nothing about the row
             try:
                 self._stream.record(task, survivors)
@@ -266,7 +273,7 @@ class RolloutPool:
                     return
                 self._waiting.discard([episode], mask or "unused")
                 num_failed += episode.outcome.kind != "lost"  # that was no fault of its own
-                is_over = num_failed > self._settings.retries or self._waiting.fault is not None or group.is_over
+                is_over = num_failed > self._settings.retries or self._is_stopped() or group.is_over
                 if is_over or episode.outcome.kind not in REPLAYED:
                     return
         except Exception as error:  # the boundary of a member: the fault reaches whoever takes the next batch

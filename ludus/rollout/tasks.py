@@ -117,7 +117,7 @@ class GroupStream:
 
     @property
     def waiting_again(self) -> tuple[int, ...]:
-        """Groups of an earlier run that were not dispatched again yet."""
+        """Groups that were begun, are to be played anew, and were not dispatched again yet."""
         return tuple(self._again)
 
     def group(self, ordinal: int) -> GroupTask:
@@ -125,6 +125,10 @@ class GroupStream:
         source = self._sources[source_idx]
         epoch, place = divmod(num_before, len(source.rows))
         return GroupTask(ordinal, source, epoch, self._order(source, epoch)[place], self._seed)
+
+    def put_back(self, task: GroupTask) -> None:
+        """A group that something else than its episodes ended: it is neither trained on nor judged, and comes again."""
+        self._again = sorted({*self._again, task.ordinal})
 
     def record(self, task: GroupTask, episodes: Sequence[Episode]) -> None:
         """What became of a group. Raises UserError if its success cannot be told, and a curriculum goes by that."""

@@ -20,6 +20,7 @@ from ludus.agents.adapter import EpisodeContext
 from ludus.agents.settings import ActorSettings
 from ludus.episodes.outcome import Raised
 from ludus.errors import BackendError
+from ludus.http.status import PASSING
 from ludus.processes.environment import handed_on
 from ludus.processes.gather import first_of
 from ludus.processes.pool import LeasedWorker, WorkerPool
@@ -37,10 +38,9 @@ CAPACITY = "capacity"
 AGENTS = "agents"
 # A head that is busy answers late; one that is gone is noticed by the signs of life.
 AGAIN_S = 0.5
-# The same body meets the same fault: what passes by itself, such as a head short of files, has passed after 5 s.
-MAX_FAILED = 10
-# Of a request that was slow on its way, or one of too many: nothing is wrong with it.
-_PASSING = (httpx.codes.REQUEST_TIMEOUT, httpx.codes.TOO_MANY_REQUESTS)
+# The same body meets the same fault: what passes by itself, such as a head short of files or of disk, has passed after
+# half a minute.
+MAX_FAILED = 60
 MakeAgentAdapter = Callable[[AgentName, WorkerPool], SubprocessAgentAdapter]
 
 
@@ -220,7 +220,7 @@ class RolloutWorker:
                     return response.content
                 why = f"{response.status_code} {response.text[:500]}"
                 num_failed += 1
-                passes = response.is_server_error or response.status_code in _PASSING
+                passes = response.is_server_error or response.status_code in PASSING
                 if not passes or num_failed == MAX_FAILED:
                     raise _RefusedError(f"the head at {self._member.head_url} answers {path} with {why}")
             logger.warning("the head does not answer: %s; asking again", why)

@@ -5,21 +5,22 @@ Knows: how the three are found in a model's folder.  Knows not: engines, session
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from importlib import resources
 from pathlib import Path
 from typing import Any
 
-from ludus.errors import UserError
+from ludus.errors import AgentError, UserError
 from ludus.text.constraint import Constraints
 from ludus.text.parse import parser_for
 from ludus.text.parsers.base import ToolParser
 from ludus.text.parsers.plain import plain_parser
 from ludus.text.template import ChatTemplate
 from ludus.text.tokenizer import Tokenizer
-from ludus.types import ChatRequest, Message
+from ludus.types import ChatRequest, Message, ToolCall
 
 _ANSWER = "REPLYSTANDSHERE"
 
@@ -52,24 +53,51 @@ class ChatText:
         """Grammars of answers, compiled for this tokenizer."""
         return Constraints(self.tokenizer)
 
-    def follow_up(self, messages: Sequence[Message], stop_ids: Iterable[int], **template: Any) -> str:
+    def follow_up(
+        self, messages: Sequence[Message], stop_ids: Iterable[int], *, calls: Sequence[ToolCall] = (), **template: Any
+    ) -> str:
         """What the template writes after an answer of the model when these messages come next: what closes the answer
         behind the one of `stop_ids` that ended it, the messages, and what begins the next answer. No system message is
-        shown again. template: as of `ChatTemplate.render`.
+        shown again.
+
+        calls: of tools, in the answer; templates that close it otherwise because of them, or refuse answers of tools
+        without them, are shown them.  template: as of `ChatTemplate.render`.
         """
+        stops = tuple(self.tokenizer.decode((token,)) for token in stop_ids)
+        if calls and (after := self._after_calls(messages, bool(stops), calls, template)) is not None:
+            return after
         history = (Message("user", "x"), Message("assistant", _ANSWER), *messages)
         _, mark, tail = self.template.render(history, **template).partition(_ANSWER)
         if not mark:
             raise UserError("the chat template shows no answers of the model, so nothing can be said after one")
-        stops = tuple(self.tokenizer.decode((token,)) for token in stop_ids)
         stop = next(filter(tail.lstrip().startswith, stops), None)
         return tail if stop is None else tail.partition(stop)[2]
 
-    def follow_up_ids(self, answer_ids: Sequence[int], messages: Sequence[Message]) -> tuple[int, ...]:
+    def _after_calls(
+        self, messages: Sequence[Message], is_ended: bool, calls: Sequence[ToolCall], template: dict[str, Any]
+    ) -> str | None:
+        """The same behind an answer that ends with calls. None: the template does not say where they end."""
+        *others, last = calls
+        marked = (*others, replace(last, arguments=json.dumps({_ANSWER: _ANSWER})))
+        history = (Message("user", "x"), Message("assistant", "", tool_calls=marked))
+        try:
+            alone = self.template.render(history, **{**template, "generation_prompt": False}).rpartition(_ANSWER)[2]
+            after = self.template.render((*history, *messages), **template).rpartition(_ANSWER)[2]
+        except AgentError:
+            return None
+        texts = filter(None, (self.tokenizer.decode((token,)) for token in self.tokenizer.stop_ids))
+        ends = [(at, at + len(stop)) for stop in texts if (at := alone.find(stop)) >= 0]
+        if not ends or not after.startswith(alone[: min(ends)[1]]):
+            return None
+        return after[min(ends)[int(is_ended)] :]
+
+    def follow_up_ids(
+        self, answer_ids: Sequence[int], messages: Sequence[Message], *, calls: Sequence[ToolCall] = (), **template: Any
+    ) -> tuple[int, ...]:
         """Token ids that come after an answer; those that were sampled are not tokenized again."""
         last = answer_ids[-1] if answer_ids else None
         ended_by = (last,) if last is not None and last in self.tokenizer.stop_ids else ()
-        return self.tokenizer.encode(self.follow_up(messages, ended_by), after=last)
+        return self.tokenizer.encode(self.follow_up(messages, ended_by, calls=calls, **template), after=last)
 
     def parser_of(self, request: ChatRequest) -> ToolParser:
         """The parser for replies to `request`. Where no tool may be called, nothing is a call: whatever looks like one

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import math
+from dataclasses import replace
+
 import pytest
 import torch
 
@@ -51,3 +54,24 @@ def test_beside_any_loss_experts_tokens_have_their_own(loss: object) -> None:
     assert seen["demonstration_share"] == 0.5
     assert seen["demonstration_probability"] == pytest.approx(float(p[1::2].sum()) / 6)
     assert seen["logprob_gap_max"] == pytest.approx(0.6), "of an own token that was recorded as certain"
+
+
+@pytest.mark.parametrize("name", ["cispo", "dppo", "vespo", "opo", "gpg"])
+def test_experts_are_no_distance_away_without_a_proximal_policy_too(name: str) -> None:
+    """Nobody sampled them: what is recorded of them, 0, is no logprob that anything may be compared with, neither in
+    what is shown nor in a KL term that is weighed by the ratio."""
+    kl = {"beta": 0.1, "weighted": True}
+    algorithm = algorithm_of(AlgorithmSettings(name=name, correction="bypass", kl=kl))
+    logprobs = torch.tensor([-5.0, -0.3], requires_grad=True)
+    own = torch.tensor([OWN, OWN]), torch.tensor([-5.0, -0.3])
+    given = inputs_of(logprobs, torch.tensor([DEMONSTRATED, OWN]))
+    sampled = torch.tensor([0.0, -0.3])  # of the policy's own token what it is now
+    reference = torch.tensor([-4.0, -0.3])
+    with_experts = replace(given, sampled_logprobs_N=sampled, proximal_logprobs_N=None, reference_logprobs_N=reference)
+    alone = replace(with_experts, origins_N=own[0], sampled_logprobs_N=own[1])
+    terms, plain = algorithm.terms(with_experts), algorithm.terms(alone)
+    assert terms.shown["logprob_gap_max"] == 0.0 and terms.ratio_N.tolist() == [1.0, 1.0]
+    assert terms.metrics["kl_reference"].tolist() == plain.metrics["kl_reference"].tolist()
+    p = float(torch.tensor(-5.0).exp())
+    kl_of_it = math.exp(1.0) - 1.0 - 1.0
+    assert float(terms.loss_N[0].detach()) == pytest.approx((-p / (p + 0.1) + 0.1 * kl_of_it) / 2, rel=1e-4)

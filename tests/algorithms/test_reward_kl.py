@@ -64,5 +64,15 @@ def test_keys_that_cannot_act_are_named() -> None:
     """A horizon without a target; advantages that are not made of the reward."""
     assert [each.key for each in RewardKlSettings(coef=0.1, horizon=10).idle()] == ["horizon"]
     for advantage in ("none", {"kind": "gdpo", "rewards": {"right": 1.0}}):
-        with pytest.raises(ConfigError, match=r"reward_kl is taken off the reward, and advantage '(none|gdpo)' is not"):
-            AlgorithmSettings(reward_kl={"coef": 0.1}, advantage=advantage)
+        for key, settings in (("reward_kl", {"coef": 0.1}), ("overlong", {"tokens": 4})):
+            with pytest.raises(
+                ConfigError, match=rf"{key} is taken off the reward, and advantage '(none|gdpo)' is not"
+            ):
+                AlgorithmSettings(**{key: settings, "advantage": advantage})
+
+
+@pytest.mark.parametrize(("key", "settings"), [("reward_kl", {"coef": 0.1}), ("overlong", {"tokens": 4})])
+def test_what_divides_by_a_mean_of_rewards_is_refused_beside_it(key: str, settings: object) -> None:
+    """A reward of 0 less something is negative: that is said at the start, not when the first failed answer is long."""
+    with pytest.raises(ConfigError, match=f"{key} is taken off the reward, which then may be negative"):
+        AlgorithmSettings(**{"name": "maxrl", key: settings})

@@ -245,6 +245,17 @@ def test_what_ran_at_once_comes_together(play):
     assert play.follows([user("part 4")], agent="worker") is None
 
 
+def test_the_answer_that_arrived_is_followed_and_not_its_broken_twin(play):
+    """An answer that could not be kept is sampled alike again: what is asked next follows the second."""
+    asked = [user("go")]
+    play.ask("broken", asked, assistant("1"))
+    play.graph.break_off("broken", "failed")
+    play.ask("whole", asked, assistant("1"))
+    then = [*asked, assistant("1"), user("and now?")]
+    play.ask("next", then, assistant("2"))
+    assert play.graph.snapshot().turns[-1].follows == "whole" and play.follows(then) == "whole"
+
+
 def test_sub_agents_are_over_with_the_answer_to_their_call(play):
     """An agent that begins afresh after its sub-agents, under its own tag, follows its own last turn."""
     first = [user("go")]

@@ -92,6 +92,18 @@ def test_overlong_answers_lose_some_of_their_reward(make_episode: MakeEpisode) -
     }
 
 
+def test_gigpo_loses_what_is_taken_off_too(make_episode: MakeEpisode) -> None:
+    """The credit of the whole episode is of the reward as it is shaped: 1 - 0.4 of one long answer, 1 - 0.8 of two."""
+    one, two = make_episode("g0-m0", {0: 1.0}, num_turns=1), make_episode("g0-m1", {1: 1.0})
+    overlong = {"tokens": 2, "penalty_factor": 0.8}
+    gigpo = AlgorithmSettings(name="gigpo", overlong=overlong, advantage={"step_weight": 0.0, "scale": "none"})
+    asked = replace(rules(), algorithm=gigpo.of_length(4))
+    credit = build_batch(TakenGroups((group(one, two),), ()), asked, version=0).credit
+    assert credit == {
+        name: pytest.approx(0.2 if "m0" in name else -0.2) for name in ("g0-m0/t0", "g0-m1/t0", "g0-m1/t1")
+    }
+
+
 @pytest.mark.parametrize(("num_tokens", "penalty"), [(1, 0.0), (8, 0.0), (9, 0.5), (10, 1.0), (12, 2.0), (15, 2.0)])
 def test_the_penalty_rises_over_the_last_tokens(num_tokens: int, penalty: float) -> None:
     """Of 12 tokens the last 4, up to a factor of 2."""
@@ -255,12 +267,28 @@ def test_who_needs_flat_groups_gets_them(make_episode: MakeEpisode, algorithm: A
     assert built.ledger.trained == (12 if is_trained else 0)
 
 
-def test_groups_are_flat_by_their_returns_alone(make_episode: MakeEpisode) -> None:
-    """Whatever the estimator makes of a group by itself; one member agrees with nobody."""
+def test_groups_are_flat_whose_returns_agree(make_episode: MakeEpisode) -> None:
+    """One member agrees with nobody."""
     alike, apart, one = groups_of(make_episode, {"g0": (1.0, 1.0), "g1": (1.0, 0.0), "g2": (1.0,)}).groups
     for name in ("grpo", "reinforce_plus_plus", "pass_at_k", "reinforce"):
         masks = [flat_group_mask(rules(name=name), each) for each in (alike, apart, one)]
         assert masks == ["zero_advantage", None, None]
+
+
+def test_groups_are_flat_by_what_their_estimator_looks_at(make_episode: MakeEpisode) -> None:
+    """Of two best ones pass@k credits neither; GDPO looks at its own rewards, whatever the task's own does."""
+    (tied,) = groups_of(make_episode, {"g0": (1.0, 1.0, 0.0, 0.0)}).groups
+    assert flat_group_mask(rules(name="pass_at_k"), tied) == "zero_advantage"
+    (alike,) = groups_of(make_episode, {"g0": (1.0, 1.0)}).groups
+    gdpo = rules(name="gdpo", advantage={"rewards": {"right": 1.0, "short": 1.0}})
+
+    def measured(*metrics: tuple[float, float]) -> Group:
+        given = zip(alike.episodes, metrics, strict=True)
+        members = [replace(each, metrics={"right": right, "short": short}) for each, (right, short) in given]
+        return replace(alike, episodes=tuple(members))
+
+    assert flat_group_mask(gdpo, measured((1.0, 0.0), (0.0, 1.0))) is None and flat_group_mask(rules(), alike)
+    assert flat_group_mask(gdpo, measured((1.0, 0.0), (1.0, 0.0))) == "zero_advantage"
 
 
 @pytest.mark.parametrize("style", ["individual", "concat"])
@@ -306,6 +334,18 @@ def test_pairs_of_groups(make_episode: MakeEpisode) -> None:
     }  # fmt: skip
     # four sequences of six tokens: the mean over two pairs
     assert row.weights == pytest.approx([1 / 24] * 24)
+
+
+def test_what_is_on_neither_side_is_not_paired(make_episode: MakeEpisode, tmp_path: Path) -> None:
+    """An advantage of the user's of exactly 0 is no side of a pair: those tokens are in nobody's sum."""
+    (tmp_path / "own.py").write_text(
+        "def fn(groups):\n    return [each.map(lambda member, turn, value: value) for each in groups]\n"
+    )
+    own = {"kind": "own", "path": f"{tmp_path}/own.py:fn"}
+    built = build_batch(groups_of(make_episode, {"g0": (1.0, -1.0, 0.0)}), rules(name="dpo", advantage=own), version=0)
+    assert built.ledger.masked == {"not_paired": 6} and built.credit["g0-m2/t0"] == "not_paired"
+    (row,) = built.batch.rows
+    assert {*row.advantages} == {1.0, -1.0}
 
 
 @pytest.mark.parametrize(("name", "trained"), [("dpo", 12), ("kto", 18)])

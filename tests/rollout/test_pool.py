@@ -18,7 +18,7 @@ from ludus.rollout.groups import Cursor, TakenGroups
 from ludus.rollout.mixture import Source
 from ludus.rollout.pool import RolloutPool
 from ludus.rollout.settings import CurriculumSettings, RolloutSettings
-from ludus.rollout.tasks import EpisodeTask, GroupStream
+from ludus.rollout.tasks import EpisodeTask, GroupStream, GroupTask
 from ludus.types import Episode, Group, Outcome, OutcomeKind, SessionRecord
 
 ROWS = [{"n": number} for number in range(100)]
@@ -265,6 +265,44 @@ def test_a_fault_of_the_machinery_reaches_whoever_takes() -> None:
 
     with pytest.raises(UserError, match="disk full"):
         asyncio.run(main())
+
+
+@pytest.mark.parametrize("fault", ["disk", "failures", "filter", "experts"])
+def test_a_fault_takes_no_group_out_of_the_run(fault: str) -> None:
+    """Whatever stops the rollouts, and whenever the place is asked for: who goes on from there plays every group that
+    is in no batch, those too of which the fault took the last member."""
+
+    async def play(task: EpisodeTask) -> Episode:
+        if task.group_id != "g000000" and fault in ("disk", "failures"):
+            if fault == "disk":
+                raise UserError("disk full")
+            return episode(task, "failed")
+        return episode(task)
+
+    def group_filter(group: Group) -> MaskReason | None:
+        if fault == "filter" and group.id != "g000000":
+            raise ZeroDivisionError(group.id)
+        return None
+
+    def demonstrate(task: GroupTask) -> tuple[Episode, ...]:
+        if fault == "experts" and task.group_id != "g000000":
+            raise UserError("the row has no expert")
+        return ()
+
+    async def main() -> Cursor:
+        settings = RolloutSettings(max_consecutive_failures=2, retries=0)
+        stream = GroupStream([Source(ROWS)], seed=1, shuffle=False)
+        async with RolloutPool(
+            play, stream, settings, n_samples=2, batch_size=2, group_filter=group_filter, demonstrate=demonstrate
+        ) as pool:
+            with pytest.raises((UserError, ZeroDivisionError)):
+                await pool.take(2)
+            for _ in range(10):  # saving takes its time
+                await asyncio.sleep(0)
+            return pool.cursor
+
+    cursor = asyncio.run(main())
+    assert cursor.unconsumed == tuple(range(cursor.next_ordinal)) and cursor.next_ordinal >= 2
 
 
 def test_leaving_cancels_episodes_and_accounts_for_them() -> None:

@@ -24,6 +24,13 @@ class ToolResponse:
     """No model here reads images: an answer that holds one is an error, as is one with a video."""
     video: Sequence[Any] | None = None
 
+    def is_empty(self) -> bool:
+        return not (self.text or self.image or self.video)
+
+    def is_text_only(self) -> bool:
+        """Whether there is a text, and nothing beside it."""
+        return bool(self.text) and not (self.image or self.video)
+
 
 class BaseTool:
     """A tool. One object serves a whole run; what belongs to one trajectory is an instance, known by its id.

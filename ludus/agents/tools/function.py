@@ -48,7 +48,7 @@ class FunctionTool(BaseTool):
         """schema: what the model is given in place of the signature; arguments are then passed as they come.
         runs_in: where a function that is not async runs: in processes, which are killed at the deadline and share no
         variables; or in threads of this process, which share all, and go on where they hang."""
-        self._function = function
+        self.function = function
         self._is_process = runs_in == "process" and not is_async(function)
         self.max_concurrent = _MAX_PROCESSES if self._is_process else None
         self._signature = Signature(function) if schema is None else None
@@ -63,7 +63,7 @@ class FunctionTool(BaseTool):
         if not self._is_process:
             return
         try:
-            self._remote = RemoteFunction.of(self._function)
+            self._remote = RemoteFunction.of(self.function)
         except UserError as error:
             raise UserError(
                 f"the tool {self.name!r}: {error}; or let it run in threads: @function_tool(runs_in='thread')"
@@ -84,10 +84,10 @@ class FunctionTool(BaseTool):
     ) -> Any:
         """What the function returns. Raises DeadlineError after `timeout_s`."""
         arguments = parameters if self._signature is None else self._signature.read(parameters)
-        if is_async(self._function):
-            return await with_deadline(self._function(**arguments), timeout_s)
+        if is_async(self.function):
+            return await with_deadline(self.function(**arguments), timeout_s)
         if not self._is_process:
-            return await with_deadline(_in_thread(lambda: self._function(**arguments)), timeout_s)
+            return await with_deadline(_in_thread(lambda: self.function(**arguments)), timeout_s)
         assert self._pool is not None and self._remote is not None, f"{self!r} was set up"
         try:
             return await self._pool.call(self._remote, kwargs=arguments, timeout_s=timeout_s)

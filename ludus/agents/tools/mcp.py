@@ -50,8 +50,10 @@ class McpTool(BaseTool):
         super().__init__(config, tool_schema)
         self._server = server
 
-    async def execute(self, instance_id: str, parameters: dict[str, Any], **kwargs: Any) -> Any:
-        return ToolResponse(text=await self._server.call(self.name, parameters))
+    async def execute(
+        self, instance_id: str, parameters: dict[str, Any], **kwargs: Any
+    ) -> tuple[ToolResponse, None, dict[str, Any]]:
+        return ToolResponse(text=await self._server.call(self.name, parameters)), None, {}
 
 
 class McpAddress(Settings):

@@ -68,6 +68,11 @@ class ToolSet:
         return cls(plans, limits or ToolLimits())
 
     @property
+    def tools(self) -> tuple[BaseTool, ...]:
+        """All tools; none before `setup`."""
+        return tuple(entry.tool for entry in self._entries.values())
+
+    @property
     def specs(self) -> tuple[ToolSpec, ...]:
         """All tools, as a request names them; none before `setup`."""
         return tuple(entry.spec for entry in self._entries.values())
@@ -101,25 +106,29 @@ class ToolSet:
         *,
         tokenizer: Tokenizer | None = None,
         agent_data: Any = None,
+        own: Sequence[BaseTool] = (),
     ) -> EpisodeTools:
         """The tools for one trajectory.
 
         tools_kwargs: by tool, `{create_kwargs, execute_kwargs, calc_reward_kwargs, release_kwargs}`, each optional.
         selection: names of the tools it may use; None: all.  tokenizer: counts the tokens of answers; None: they are
-        not limited.  agent_data: passed to every `execute` that takes it.
+        not limited.  agent_data: passed to every `execute` that takes it.  own: tools of this trajectory, beside those
+        that are selected, which need no `setup`.
         Raises UserError that names what a row asks for and there is not.
         """
         names = list(self._entries) if selection is None else [self._known(name, "selects") for name in selection]
+        entries = {**self._entries, **{tool.name: self._entry(tool) for tool in own}}
+        names += [tool.name for tool in own]
         kwargs = {
-            self._known(name, "gives arguments to"): _read_kwargs(name, given)
+            name if name in entries else self._known(name, "gives arguments to"): _read_kwargs(name, given)
             for name, given in (tools_kwargs or {}).items()
             if given is not None  # a column of a table holds every key that any of its rows has
         }
         for name, given in kwargs.items():
-            given.check(self._entries[name].tool)
+            given.check(entries[name].tool)
         instances = {
             name: ToolInstance(entry, kwargs.get(name, ToolKwargs()))
-            for name, entry in self._entries.items()
+            for name, entry in entries.items()
             if name in names
         }
         return EpisodeTools(instances, limits=self._limits, tokenizer=tokenizer, agent_data=agent_data, warn=self._warn)
@@ -128,11 +137,15 @@ class ToolSet:
         known = self._entries.get(tool.name)
         if known is not None:
             raise UserError(f"two tools are called {tool.name!r}: {known.tool!r} and {tool!r}; rename one of them")
+        self._entries[tool.name] = self._entry(tool, max_concurrent=plan.max_concurrent, timeout_s=plan.timeout_s)
+
+    def _entry(self, tool: BaseTool, *, max_concurrent: int | None = None, timeout_s: float | None = None) -> ToolEntry:
+        """None: what the tool says, and the run."""
         assert tool.tool_schema is not None, f"{tool!r} called BaseTool.__init__"
-        most = tool.max_concurrent if plan.max_concurrent is None else plan.max_concurrent
+        most = tool.max_concurrent if max_concurrent is None else max_concurrent
         slots = None if most is None else asyncio.Semaphore(most)
-        timeout_s = self._limits.timeout_s if plan.timeout_s is None else plan.timeout_s
-        self._entries[tool.name] = ToolEntry(tool, spec_of(tool.tool_schema), timeout_s, slots)
+        longest_s = self._limits.timeout_s if timeout_s is None else timeout_s
+        return ToolEntry(tool, spec_of(tool.tool_schema), longest_s, slots)
 
     def _known(self, name: str, verb: str) -> str:
         if name not in self._entries:

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Literal
 
-from ludus.algorithms.base import GroupReturns, Needs, Returns, Rule
-from ludus.algorithms.estimators.group import LEAST_SPREAD
+from ludus.algorithms.base import LEAST_SPREAD, GroupReturns, Needs, Returns, Rule
 from ludus.settings import Choice
 
 

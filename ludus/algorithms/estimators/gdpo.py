@@ -38,6 +38,11 @@ def gdpo_advantages(groups: Sequence[GroupReturns], *, rewards: Mapping[str, flo
     return group_advantages(summed, baseline="none", scale="batch")
 
 
+def is_flat(group: GroupReturns, *, rewards: Mapping[str, float]) -> bool:
+    """Each of the rewards agrees over the group, whatever the task's own does."""
+    return all(_with_returns(group, name).is_flat for name in rewards)
+
+
 def _weighed(group: GroupReturns, parts: Sequence[tuple[float, Returns]]) -> Returns:
     return group.map(
         lambda member, turn_id, _value: math.fsum(weight * (of[member][turn_id] or 0.0) for weight, of in parts)
@@ -61,5 +66,6 @@ GDPO = Rule(
     gdpo_advantages,
     "GDPO (arXiv 2601.05242) eq. 4 to 6",
     needs=lambda _: Needs(members=2),
+    is_flat=is_flat,
     formula="sum over {rewards} of weight (r - mean) / std of the group, over its spread in the batch",
 )

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Literal
 
 from ludus.algorithms.base import GroupReturns, Needs, Returns, Rule
-from ludus.algorithms.estimators.group import group_advantages, is_flat
+from ludus.algorithms.estimators.group import group_advantages
 from ludus.settings import Choice
 
 
@@ -22,7 +22,7 @@ def gpg_advantages(groups: Sequence[GroupReturns]) -> list[Returns]:
     Source: GPG (arXiv 2504.02546) eq. 6; verl divides by the number of rewards that are not 0 instead.
     """
     sizes = [len(each.means()) for each in groups]
-    informative = sum(size for size, each in zip(sizes, groups, strict=True) if not is_flat(each))
+    informative = sum(size for size, each in zip(sizes, groups, strict=True) if not each.is_flat)
     factor = sum(sizes) / informative if informative else 1.0
     return [
         GroupReturns(each.group, advantages).map(lambda _member, _turn, value: value * factor)

@@ -13,16 +13,12 @@ from typing import Literal, Self
 
 from pydantic import Field, model_validator
 
-from ludus.algorithms.base import GroupReturns, Needs, Returns, Rule
+from ludus.algorithms.base import LEAST_SPREAD, GroupReturns, Needs, Returns, Rule
 from ludus.errors import ConfigError, UserError
 from ludus.settings import Choice
 
 Baseline = Literal["mean", "leave_one_out", "length", "greedy", "none"]
 Scale = Literal["std", "batch", "mean", "none"]
-
-# Of the largest return: what rounding leaves of the spread of equal returns is about 1e-16, and what is left of a true
-# spread this small would be noise in the returns themselves.
-LEAST_SPREAD = 1e-9
 
 
 class GroupSettings(Choice):
@@ -66,16 +62,10 @@ def group_advantages(
     whole = _divisor(groups, eps) if scale == "batch" else 1.0
     return [
         each.map(lambda _member, _turn, _value: 0.0)
-        if baseline != "none" and is_flat(each)
+        if baseline != "none" and each.is_flat
         else _advantages(each, baseline, _scale(each, scale, eps) or whole)
         for each in groups
     ]
-
-
-def is_flat(group: GroupReturns) -> bool:
-    """All returns of the group are equal, up to rounding."""
-    values = [value for _, _, value in group.known()]
-    return not values or max(values) - min(values) <= LEAST_SPREAD * max(map(abs, values))
 
 
 def _advantages(group: GroupReturns, baseline: Baseline, divisor: float) -> Returns:

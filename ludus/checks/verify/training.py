@@ -14,6 +14,7 @@ import sys
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +23,7 @@ import yaml
 from ludus.errors import BackendError
 from ludus.loop.checkpoint import checkpoints
 from ludus.loop.interrupt import END_SIGNALS
+from ludus.machine import Machine
 from ludus.processes.end_with_parent import end_with_parent
 
 _NUM_ROWS = 12
@@ -159,9 +161,15 @@ def digest(run: Path, *, after_step: int = 0) -> str:
 
 
 def _environment() -> dict[str, str]:
-    """The package must be found from the scratch folder as it is found here."""
+    """The package must be found from the scratch folder as it is found here, and all runs of a check that are to be
+    equal compute with as many threads, whoever else is at work when one of them begins."""
     paths = os.pathsep.join(path for path in (str(Path(__file__).parents[3]), os.environ.get("PYTHONPATH")) if path)
-    return {**os.environ, "PYTHONPATH": paths}
+    return {"OMP_NUM_THREADS": _num_threads(), **os.environ, "PYTHONPATH": paths}
+
+
+@cache
+def _num_threads() -> str:
+    return str(Machine.look().threads)
 
 
 def _hear() -> None:

@@ -15,7 +15,6 @@ from itertools import accumulate, pairwise
 from types import ModuleType
 from typing import Any
 
-from ludus.compat.members import with_members
 from ludus.errors import UserError
 
 _VALIDATES: ContextVar[bool] = ContextVar("ludus_sequence_sample_validates", default=True)
@@ -56,7 +55,6 @@ class SequenceSplitSpec:
         self.sizes = sizes
 
 
-@with_members("realhf", "api.cli_args.MicroBatchSpec")
 @dataclass
 class MicroBatchSpec:
     """How many parts at least, and how many tokens in each at most."""
@@ -65,7 +63,6 @@ class MicroBatchSpec:
     max_tokens_per_mb: int = 10**12
 
 
-@with_members("realhf", "api.core.data_api.SequenceSample")
 @dataclass(eq=False)
 class SequenceSample:
     """Items with ids, each with one or more sequences under every key."""

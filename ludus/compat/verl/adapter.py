@@ -14,9 +14,11 @@ from dataclasses import replace
 from typing import Any
 
 from ludus.agents.adapter import EpisodeContext
+from ludus.agents.signatures import accepted
 from ludus.compat.config import Config
 from ludus.compat.verl.base import AgentLoopBase
-from ludus.compat.verl.config_view import DictConfigWrap
+from ludus.compat.verl.config_view import DictConfigWrap, ToolListWrap
+from ludus.compat.verl.function_tools import as_verls
 from ludus.compat.verl.messages import plain, prompt_of
 from ludus.compat.verl.output import AgentLoopOutput
 from ludus.compat.verl.registry import LoopSpec, find_loop, registered_loops
@@ -45,6 +47,8 @@ class LoopAdapter:
         self._run = LoopResources.load(config)
         self._compute_score = load_compute_score(config.reward.custom_reward_function)
         self._config = DictConfigWrap(loop_config(config), self._run)
+        self._named: set[str] = set()
+        """Arguments of `generate` that the log has named as ignored."""
 
     def __repr__(self) -> str:
         return f"LoopAdapter(default={self._default.name}, loops={sorted(self._loops)})"
@@ -73,7 +77,9 @@ class LoopAdapter:
         name = row.get("agent_name")
         spec = self._default if name is None else find_loop(self._loops, name)
         tokenizer = LoopTokenizer(context.session.text)
-        manager = AsyncLLMServerManager(context.session, response_length=self._run.config.rollout.response_length)
+        manager = AsyncLLMServerManager(
+            context.session, response_length=self._run.config.rollout.response_length, named=self._named
+        )
         loop = spec.cls(
             trainer_config=self._config,
             server_manager=manager,
@@ -81,7 +87,7 @@ class LoopAdapter:
             processor=None,
             dataset_cls=None,
             data_config=DictConfigWrap(self._config.config.data, self._run),
-            **spec.kwargs,
+            **{**self._tools_for(spec.cls), **spec.kwargs},
         )
         returned = await _run(loop, sampling_params_of(context.session.sampling), row, context)
         outputs = _read_outputs(returned, spec.name)
@@ -103,6 +109,12 @@ class LoopAdapter:
         if any(output.reward_score is not None for output in others):
             return claimed
         return replace(claimed, reward=last.reward_score)  # one number, of all
+
+    def _tools_for(self, cls: type[AgentLoopBase]) -> dict[str, Any]:
+        """The run's tools as verl gives them to a loop, if it takes them."""
+        if (names := accepted(cls)) is not None and "tools" not in names:
+            return {}
+        return {"tools": ToolListWrap([as_verls(tool) for tool in self._run.tool_set.tools])}
 
 
 def from_loop(cls: Any, kwargs: Mapping[str, Any], settings: Settings | None) -> LoopAdapter:

@@ -13,9 +13,11 @@ from contextlib import contextmanager
 from functools import cached_property
 from typing import Any, ClassVar
 
+from ludus.agents.tools.base import BaseTool
 from ludus.agents.tools.episode_tools import EpisodeTools
 from ludus.compat.config import Config, RolloutSettings
-from ludus.compat.verl.config_view import DictConfigWrap
+from ludus.compat.verl.config_view import DictConfigWrap, ToolListWrap
+from ludus.compat.verl.continuous import ContinuousTokenBuilder, MergeResult, refuse_media
 from ludus.compat.verl.output import AgentLoopOutput
 from ludus.compat.verl.resources import LoopResources
 from ludus.compat.verl.server import AsyncLLMServerManager
@@ -40,23 +42,28 @@ class AgentLoopBase(ABC):
         hf_model_type: str | None = None,
         **kwargs: Any,
     ) -> None:
-        """kwargs: what the loop's entry in the YAML says beside its name and target.
+        """kwargs: what the loop's entry in the YAML says beside its name and target, and the run's `tools`.
 
         processor, dataset_cls, hf_model_type: always None here; loops written elsewhere take them.
         """
         config = trainer_config.config if isinstance(trainer_config, DictConfigWrap) else trainer_config
-        self.init_class(config=config, tokenizer=tokenizer, processor=processor, **kwargs)
+        own = {name: value for name, value in kwargs.items() if not isinstance(value, ToolListWrap)}
+        self.init_class(config=config, tokenizer=tokenizer, processor=processor, **own)
         self.trainer_config = trainer_config
         self.config = config
         self.rollout_config = config.actor_rollout_ref.rollout
         given = config.data if data_config is None else data_config
         self.data_config = given.config if isinstance(given, DictConfigWrap) else given
-        self.apply_chat_template_kwargs = self.data_config.get("apply_chat_template_kwargs", {})
+        self.apply_chat_template_kwargs = self.data_config.get("apply_chat_template_kwargs") or {}
+        self.mm_processor_kwargs = self.data_config.get("mm_processor_kwargs") or {}
         self.dataset_cls = dataset_cls
         self.hf_model_type = hf_model_type
         self.server_manager = server_manager
         self.tokenizer = tokenizer
         self.processor = processor
+        self.continuous_token_builder = ContinuousTokenBuilder(
+            tokenizer, chat_template_kwargs=self.apply_chat_template_kwargs
+        )
         self.loop = asyncio.get_running_loop()
 
     @classmethod
@@ -105,9 +112,7 @@ class AgentLoopBase(ABC):
         remove_system_prompt: only what the messages add behind an answer of the model.
         Raises UserError for images, videos and audios.
         """
-        for name, given in (("images", images), ("videos", videos), ("audios", audios)):
-            if given:
-                raise UserError(f"{name} cannot be given: models here read text alone")
+        refuse_media(images=images, videos=videos, audios=audios)
         ids = self.tokenizer.apply_chat_template(
             messages,
             tools,
@@ -117,6 +122,74 @@ class AgentLoopBase(ABC):
         )
         assert not isinstance(ids, str), "ids were asked for"
         return ids
+
+    # ---- tokens that only grow
+
+    async def ct_build_initial_tokens(
+        self,
+        messages: Sequence[Mapping[str, Any]],
+        tools: Sequence[Any] | None = None,
+        images: Sequence[Any] | None = None,
+        videos: Sequence[Any] | None = None,
+        audios: Sequence[Any] | None = None,
+        mm_inputs_out: dict[str, Any] | None = None,
+    ) -> list[int]:
+        """The first prompt. Raises UserError for one that is longer than it may be, and for images, videos, audios."""
+        ids = self.continuous_token_builder.build_initial_tokens(
+            messages, tools=tools, images=images, videos=videos, audios=audios, mm_inputs_out=mm_inputs_out
+        )
+        self._check_prompt(len(ids))
+        return ids
+
+    async def ct_merge_context_msg(
+        self,
+        previous_messages: Sequence[Mapping[str, Any]],
+        updated_messages: Sequence[Mapping[str, Any]],
+        runtime_token_ids: Sequence[int],
+        response_mask: Sequence[int],
+        response_logprobs: Sequence[float] | None = None,
+        tools: Sequence[Any] | None = None,
+    ) -> tuple[MergeResult, list[int], list[float] | None]:
+        """The tokens with what the new messages add behind them, and mask and logprobs with zeros for it."""
+        merged = self.continuous_token_builder.merge_context_tokens(
+            previous_messages, updated_messages, runtime_token_ids, tools=tools
+        )
+        return merged, *self.continuous_token_builder.align_response_metadata(merged, response_mask, response_logprobs)
+
+    async def ct_merge_assistant_token(
+        self,
+        runtime_token_ids: Sequence[int],
+        assistant_token_ids: Sequence[int],
+        response_mask: Sequence[int],
+        response_logprobs: Sequence[float] | None = None,
+        assistant_logprobs: Sequence[float] | None = None,
+    ) -> tuple[MergeResult, list[int], list[float] | None]:
+        """The tokens with an answer behind them, and mask and logprobs with its own."""
+        merged = self.continuous_token_builder.merge_assistant_tokens(runtime_token_ids, assistant_token_ids)
+        mask, logprobs = self.continuous_token_builder.align_response_metadata(
+            merged, response_mask, response_logprobs, assistant_logprobs=assistant_logprobs
+        )
+        return merged, mask, logprobs
+
+    @staticmethod
+    def build_sglang_video_payload(videos: Sequence[Any] | None, mm_inputs: Mapping[str, Any]) -> None:
+        """None: there are no videos. Raises UserError for any, and for what a processor said of one."""
+        refuse_media(videos=videos, mm_inputs=mm_inputs)
+
+    def _check_prompt(self, num_tokens: int) -> None:
+        """Raises UserError for a prompt that is longer than it may be: a part of it would say something else."""
+        length = self._rollout.prompt_length
+        if length is not None and num_tokens > length:
+            raise UserError(
+                f"the prompt has {num_tokens} tokens, tools included, and rollout.prompt_length={length}; raise it, or "
+                "leave the row out"
+            )
+
+    def _assert_mm_supported(self, has_multi_modal: bool) -> None:
+        refuse_media(multi_modal_data=has_multi_modal)
+
+    def _get_mm_processor_kwargs(self, audio_data: Sequence[Any] | None = None) -> dict[str, Any]:
+        return dict(self.mm_processor_kwargs)
 
     # ---- for the loops that come with Ludus
 
@@ -133,8 +206,18 @@ class AgentLoopBase(ABC):
     def open_tools(self, agent_data: Any = None, **kwargs: Any) -> EpisodeTools:
         """The tools that the run's files name, for one trajectory: an async context manager. kwargs: those of `run`."""
         selection = (kwargs.get("extra_info") or {}).get("tool_selection")
+        return self._open_tools(agent_data, selection, kwargs.get("tools_kwargs"))
+
+    def _open_tools(
+        self,
+        agent_data: Any,
+        selection: Sequence[str] | None,
+        tools_kwargs: Mapping[str, Any] | None,
+        own: Sequence[BaseTool] = (),
+    ) -> EpisodeTools:
+        tokenizer = self.tokenizer.text.tokenizer
         return self._resources().tool_set.open(
-            kwargs.get("tools_kwargs"), selection, tokenizer=self.tokenizer.text.tokenizer, agent_data=agent_data
+            tools_kwargs, selection, tokenizer=tokenizer, agent_data=agent_data, own=own
         )
 
 

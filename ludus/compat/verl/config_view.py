@@ -5,7 +5,7 @@ Knows: mappings.  Knows not: which settings a run has; `resources` builds it.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -41,6 +41,14 @@ class LoopConfig(Mapping[str, Any]):
             hint = did_you_mean(name, self._values)
             raise AttributeError(f"{self._path} has no {name!r}{hint} It has: {', '.join(self._values) or 'nothing'}")
         return self._values[name]
+
+
+@dataclass(frozen=True, slots=True)
+class ToolListWrap:
+    """What a loop is constructed with as `tools`."""
+
+    tools: Sequence[Any]
+    """Those of the run, each with `name` and `tool_schema`."""
 
 
 @dataclass(frozen=True, slots=True)

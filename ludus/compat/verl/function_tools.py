@@ -102,6 +102,22 @@ def normalize_function_tool_return(returned: Any) -> tuple[ToolResponse, float, 
     return response, float(reward or 0.0), dict(metrics or {})
 
 
+def as_verls(tool: BaseTool) -> BaseTool | FunctionTool:
+    """A tool of a run as verl's loops hold it: a function as what calls it, any other as it is."""
+    if not isinstance(tool, functions.FunctionTool):
+        return tool
+    assert tool.tool_schema is not None, "it was made of its signature"
+    return FunctionTool(tool.name, tool.function, tool.tool_schema, is_async(tool.function))
+
+
+def as_ours(tool: BaseTool | FunctionTool) -> BaseTool:
+    """A tool that a loop holds as what a trajectory calls; a function that blocks runs in a thread, for nobody sets it
+    up."""
+    if not isinstance(tool, FunctionTool):
+        return tool
+    return functions.FunctionTool(tool.fn, schema=tool.tool_schema, runs_in="thread")
+
+
 def get_tool_class(reference: str) -> type[BaseTool]:
     """The class that an import string names. Raises ConfigError if it is no tool."""
     found: type[BaseTool] = find_class(reference, BaseTool, "class_name")

@@ -161,6 +161,7 @@ def make_output(
             generate_sequences=sum(turn.finished_at - turn.started_at for turn in record.turns), tool_calls=tools_s
         ),
         extra_fields={
+            "tool_rewards": [] if episode_tools is None else list(episode_tools.call_rewards),
             "metrics": {
                 **({} if episode_tools is None else episode_tools.metrics),  # of the run's own tools; these are of all
                 "tools/num_calls": float(len(calls)),

@@ -40,6 +40,8 @@ def _with_ids(messages: Iterable[Any]) -> list[Any]:
         if isinstance(entry.get("tool_calls"), list):
             calls = [_called(call, f"call{idx}_{at}") for at, call in enumerate(entry["tool_calls"])]
             entry["tool_calls"] = calls
+            if calls and entry.get("content") == "":
+                entry["content"] = None  # it says nothing: some templates show calls alone so
             waiting = [str(call["id"]) for call in calls if isinstance(call, Mapping)]
         elif entry.get("role") == "tool":
             own = entry.setdefault("tool_call_id", waiting[0] if waiting else f"call{idx}")

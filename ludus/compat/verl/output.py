@@ -85,19 +85,22 @@ def trajectory_of(
     *,
     ended_by: str,
     extra_fields: Mapping[str, Any],
+    own: Mapping[str, Any] | None = None,
     **shared: Any,
 ) -> AgentLoopOutput | list[AgentLoopOutput]:
     """What the loops that come with Ludus return of these turns: one output, or several where there are several paths.
 
-    tools: closed.  ended_by: `answer`, `user`, or the name of the limit that was met.
+    tools: closed.  ended_by: `answer`, `user`, or the name of the limit that was met.  own: tokens and mask of the one
+    output, as the loop has them; None: the record says them.
     """
     found = {
-        "tool_rewards": [] if tools is None else list(tools.call_rewards),
         "tool_scores": {} if tools is None else dict(tools.rewards),
         "ended_by": ended_by,
         "truncated": ended_by not in ("answer", "user") or turns[-1].sampled.stop_reason == "length",
         "messages": [message_value(message) for message in messages],
     }
+    if own is not None:
+        return AgentLoopOutput(**own, extra_fields={**extra_fields, **found}, **shared)
     outputs = outputs_of(record, turns, extra_fields={**extra_fields, **found}, **shared)
     return outputs if len(outputs) > 1 else outputs[0]
 

@@ -18,6 +18,18 @@ from ludus.compat.verl.config_view import LoopConfig
 from ludus.compat.verl.interaction import BaseInteraction, load_interactions
 from ludus.compat.verl.keys import KEYS
 
+NO_LIMIT = 2**31 - 1
+"""What loops of verl's read where a length has no limit: they compare numbers with it, and no context reaches it."""
+_ROLLOUT = "actor_rollout_ref.rollout."
+_LENGTHS = (
+    *("data.max_prompt_length", "data.max_response_length"),
+    *(_ROLLOUT + "prompt_length", _ROLLOUT + "response_length"),
+)
+_HERE = {
+    _ROLLOUT + "calculate_log_probs": True,
+    _ROLLOUT + "full_determinism": False,
+}
+"""What loops of verl's read and no setting says."""
 DEFAULT_LOOP = "single_turn_agent"
 
 
@@ -57,7 +69,7 @@ def tool_limits(config: Config) -> ToolLimits:
 def loop_config(config: Config) -> LoopConfig:
     """The configuration as loops read it: all the names of verl's that stand for something here."""
     ours = {**config.model_dump(), "eval_gconfig": config.eval_generation.model_dump()}
-    found: dict[str, Any] = {}
+    found: dict[str, Any] = dict(_HERE)
     for name, key in sorted(KEYS.items()):
         if isinstance(key, Key) and (key.ours or key.values):
             found[name.removesuffix(".*")] = _value_at(ours, key.ours[0]) if key.ours else (key.values or ())[0]
@@ -68,6 +80,10 @@ def loop_config(config: Config) -> LoopConfig:
         "reward": ours["reward"],
         "trainer.project_name": config.run_root,
     }
+    found |= {name: NO_LIMIT for name in _LENGTHS if found[name] is None}
+    turns = found[_ROLLOUT + "multi_turn"]
+    longest = turns["max_tool_response_length"] or NO_LIMIT
+    found[_ROLLOUT + "multi_turn"] = {**turns, "max_tool_response_length": longest}
     return LoopConfig(nested({tuple(name.split(".")): value for name, value in found.items()}))
 
 

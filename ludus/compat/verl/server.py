@@ -6,10 +6,12 @@ Invariant: every token that is returned here is in the record.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+from ludus.compat.verl.continuous import refuse_media
 from ludus.compat.verl.messages import read_messages
 from ludus.episodes.session import Session
 from ludus.errors import UserError
@@ -17,10 +19,15 @@ from ludus.gateway.dialects.sampling import SAMPLING_FIELDS, read_sampling
 from ludus.settings import did_you_mean
 from ludus.types import ChatRequest, Message, Sampling, StopReason, ToolSpec, Turn
 
+logger = logging.getLogger(__name__)
+
 _LIMITS = ("max_tokens", "max_new_tokens")
 _WITHOUT_EFFECT = frozenset({"logprobs", "detokenize", "skip_special_tokens", "spaces_between_special_tokens"})
 """Parameters that cannot change a token; logprobs are recorded in any case."""
 _KNOWN = SAMPLING_FIELDS | _WITHOUT_EFFECT | {*_LIMITS, "stop", "top_logprobs", "ignore_eos"}
+
+_IGNORED = frozenset({"priority"})
+"""Arguments of `generate` that move no token: in which order requests are served."""
 
 
 class TokenOutput(list[int]):
@@ -41,31 +48,22 @@ class TokenOutput(list[int]):
         """The recorded turn. None: no token could be sampled."""
         self.routed_experts: None = None
         self.num_preempted: None = None
+        self.extra_fields: dict[str, Any] = {} if turn is None else _versions(turn)
+        """Which weights sampled it, and how many tokens of the prompt were known."""
 
     @property
     def token_ids(self) -> list[int]:
         return list(self)
 
-    @property
-    def extra_fields(self) -> dict[str, Any]:
-        if self.turn is None:
-            return {}
-        versions = self.turn.sampled.versions
-        return {
-            "global_steps": versions[-1],
-            "min_global_steps": min(versions),
-            "max_global_steps": max(versions),
-            "num_cached_tokens": self.turn.sampled.num_cached_tokens,
-        }
-
 
 class AsyncLLMServerManager:
     """Generates for one trajectory. Which replica answers is the engine's router's to say: a session stays on one."""
 
-    def __init__(self, session: Session, *, response_length: int | None = None) -> None:
+    def __init__(self, session: Session, *, response_length: int | None = None, named: set[str] | None = None) -> None:
         """response_length: tokens that may follow the first prompt of a `request_id`, the model's and others'. None: no
-        limit."""
+        limit.  named: arguments that the log has named as ignored, of all trajectories of a run."""
         self.session = session
+        self._named = set() if named is None else named
         self._response_length = response_length
         self._first_prompts: dict[str, int] = {}
         """Length of the first prompt of each request id."""
@@ -83,15 +81,18 @@ class AsyncLLMServerManager:
         video_data: Sequence[Any] | None = None,
         audio_data: Sequence[Any] | None = None,
         mm_processor_kwargs: Mapping[str, Any] | None = None,
+        mm_processor_output: Sequence[Any] | None = None,
+        **ignored: Any,
     ) -> TokenOutput:
         """What the model says after these ids; empty, with stop reason `length`, where the response is full.
 
         A prompt that begins with the tokens of an earlier turn, its answer included, goes on with it.
         Raises AgentError where a limit of the episode is met, UserError for a parameter that cannot be.
         """
-        for name, data in (("image", image_data), ("video", video_data), ("audio", audio_data)):
-            if data:
-                raise UserError(f"{name}_data cannot be given: models here read text alone")
+        refuse_media(
+            image_data=image_data, video_data=video_data, audio_data=audio_data, mm_processor_output=mm_processor_output
+        )
+        self._ignore(ignored)
         if mm_processor_kwargs:
             raise UserError(f"mm_processor_kwargs={dict(mm_processor_kwargs)!r:.100} cannot act: there is no processor")
         ids = tuple(map(int, prompt_ids))
@@ -139,10 +140,32 @@ class AsyncLLMServerManager:
         caps = [cap for cap in (read.max_new_tokens, room) if cap is not None]
         return replace(read, ignore_eos=bool(ignore_eos), max_new_tokens=min(caps, default=None))
 
+    def _ignore(self, given: Mapping[str, Any]) -> None:
+        """The log names each once. Raises UserError for one that would change the result, or is unknown."""
+        for name, value in given.items():
+            if name not in _IGNORED and value is not None:
+                raise UserError(
+                    f"generate takes no {name!r}, got {value!r:.100}; how tokens are sampled is said in "
+                    f"sampling_params, and ignored are: {', '.join(sorted(_IGNORED))}"
+                )
+            if name not in self._named:
+                self._named.add(name)
+                logger.info("generate(…, %s=%r) is ignored: it moves no token", name, value)
+
     def _room(self, request_id: str, num_prompt: int) -> int | None:
         """Tokens that the response of this request may still have. None: any number."""
         first = self._first_prompts.setdefault(request_id, num_prompt)
         return None if self._response_length is None else self._response_length - max(0, num_prompt - first)
+
+
+def _versions(turn: Turn) -> dict[str, Any]:
+    versions = turn.sampled.versions
+    return {
+        "global_steps": versions[-1],
+        "min_global_steps": min(versions),
+        "max_global_steps": max(versions),
+        "num_cached_tokens": turn.sampled.num_cached_tokens,
+    }
 
 
 def sampling_params_of(sampling: Sampling) -> dict[str, Any]:

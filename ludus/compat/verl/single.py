@@ -7,13 +7,20 @@ from uuid import uuid4
 
 from ludus.compat.verl.base import AgentLoopBase, simple_timer
 from ludus.compat.verl.output import AgentLoopMetrics, AgentLoopOutput
+from ludus.compat.verl.resources import NO_LIMIT
 
 
 class SingleTurnAgentLoop(AgentLoopBase):
     """Asks the row's prompt once."""
 
-    async def run(self, sampling_params: dict[str, Any], **kwargs: Any) -> AgentLoopOutput:
-        prompt_ids = await self.apply_chat_template(kwargs["raw_prompt"])
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.prompt_length = self._rollout.prompt_length or NO_LIMIT
+        self.response_length = self._rollout.response_length or NO_LIMIT
+
+    async def run(self, sampling_params: dict[str, Any], priority: int = 0, **kwargs: Any) -> AgentLoopOutput:
+        """priority: not read: requests are served as they come."""
+        prompt_ids = await self.ct_build_initial_tokens(kwargs["raw_prompt"])
         timing: dict[str, float] = {}
         with simple_timer("generate_sequences", timing):
             answer = await self.server_manager.generate(

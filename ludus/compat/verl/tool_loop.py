@@ -12,102 +12,79 @@ gets an answer, also one that cannot be decoded, is unknown, or is one too many.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
-from enum import Enum
 from typing import Any
 from uuid import uuid4
 
-from ludus.agents.tools.answer import ToolResult, read_answer
-from ludus.agents.tools.episode_tools import EpisodeTools, too_many
+from ludus.agents.tools.answer import read_answer
+from ludus.agents.tools.base import BaseTool, ToolResponse
+from ludus.agents.tools.episode_tools import EpisodeTools, too_many, undecoded
+from ludus.compat.verl.agent_data import AgentData, AgentState
 from ludus.compat.verl.base import AgentLoopBase, simple_timer
-from ludus.compat.verl.interaction import BaseInteraction, find_interaction, read_reply
-from ludus.compat.verl.messages import message_value, read_messages, undecoded_answers
+from ludus.compat.verl.config_view import ToolListWrap
+from ludus.compat.verl.function_tools import FunctionTool, as_ours, as_verls
+from ludus.compat.verl.interaction import find_interaction, read_reply
+from ludus.compat.verl.messages import message_value, read_messages, read_tools, undecoded_answers
 from ludus.compat.verl.output import AgentLoopMetrics, AgentLoopOutput, trajectory_of
+from ludus.compat.verl.parser import FunctionCall, ToolParser
+from ludus.compat.verl.resources import NO_LIMIT
+from ludus.compat.verl.schemas import OpenAIFunctionCallSchema, OpenAIFunctionParsedSchema
 from ludus.episodes.limits import LIMIT_CODES
 from ludus.errors import AgentError, UserError
 from ludus.runs.spans import span
-from ludus.types import ChatRequest, Message, ToolCall, Turn
-
-
-class AgentState(Enum):
-    """What comes next."""
-
-    PENDING = "pending"
-    GENERATING = "generating"
-    PROCESSING_TOOLS = "processing_tools"
-    INTERACTING = "interacting"
-    TERMINATED = "terminated"
-
-
-@dataclass(eq=False)
-class AgentData:
-    """One trajectory as it grows; tools that take `agent_data` are given it."""
-
-    messages: list[Message]
-    episode_tools: EpisodeTools = field(init=False)
-    """Open while the trajectory runs."""
-    tools_kwargs: Mapping[str, Any] = field(default_factory=dict)
-    interaction: BaseInteraction | None = None
-    """None: nobody answers the model but tools."""
-    interaction_kwargs: Mapping[str, Any] = field(default_factory=dict)
-    request_id: str = field(default_factory=lambda: uuid4().hex)
-    """Of the simulated user's instance too."""
-    turns: list[Turn] = field(default_factory=list)
-    user_turns: int = 0
-    num_first_prompt: int = 0
-    """Tokens of the first prompt."""
-    turn_scores: list[float] = field(default_factory=list)
-    """What a simulated user gave each answer."""
-    timing: dict[str, float] = field(default_factory=dict)
-    ended_by: str = "answer"
-    """`answer`, `user`, or the name of the limit that was met."""
-    extra_fields: dict[str, Any] = field(default_factory=dict)
-    """Free for tools: what one call leaves there, the next one finds."""
-
-    @property
-    def assistant_turns(self) -> int:
-        return len(self.turns)
+from ludus.types import ChatRequest, ToolCall, ToolSpec, Turn
 
 
 class ToolAgentLoop(AgentLoopBase):
-    """Answers until it calls no more tools. Derive from it to change a step."""
+    """Answers until it calls no more tools. Derive from it to change a step.
 
-    def __init__(self, *args: Any, **kwargs: Any) -> None:
-        """What verl's own keeps of the configuration is there, for steps of your own to read."""
+    What the model is asked to go on with is `prompt_ids` of the AgentData. While these are what the recorder makes of
+    its `messages`, the model is asked with the messages, so that the record has them; where a step of the user's, or a
+    parser of the user's, has said otherwise, it is asked with the tokens.
+    """
+
+    def __init__(self, *args: Any, tools: ToolListWrap | None = None, **kwargs: Any) -> None:
+        """tools: None: those of the run."""
         super().__init__(*args, **kwargs)
         rollout, turns = self._rollout, self._rollout.multi_turn
-        self.prompt_length, self.response_length = rollout.prompt_length, rollout.response_length
+        self.prompt_length = rollout.prompt_length or NO_LIMIT
+        self.response_length = rollout.response_length or NO_LIMIT
         self.max_user_turns, self.max_assistant_turns = turns.max_user_turns, turns.max_assistant_turns
         self.max_parallel_calls = turns.max_parallel_calls
-        self.max_tool_response_length = turns.max_tool_response_length
+        self.max_tool_response_length = turns.max_tool_response_length or NO_LIMIT
         self.tool_response_truncate_side = turns.tool_response_truncate_side
+        held = [as_verls(tool) for tool in self._resources().tool_set.tools] if tools is None else tools.tools
+        self.tools = {tool.name: tool for tool in held}
+        self.tool_schemas = _schemas(held)
+        self.tool_parser = ToolParser.get_tool_parser(turns.format, self.tokenizer)
+        self.tool_parser_name = turns.format or self.tool_parser.format
 
-    async def run(self, sampling_params: dict[str, Any], **kwargs: Any) -> AgentLoopOutput | list[AgentLoopOutput]:
+    async def run(
+        self, sampling_params: dict[str, Any], priority: int = 0, **kwargs: Any
+    ) -> AgentLoopOutput | list[AgentLoopOutput]:
+        """priority: not read: requests are served as they come."""
         data = AgentData(
-            messages=list(read_messages(kwargs["raw_prompt"])),
+            messages=[dict(message) for message in kwargs["raw_prompt"]],
+            mm_processor_kwargs=self._get_mm_processor_kwargs(),
             tools_kwargs=kwargs.get("tools_kwargs") or {},
             interaction_kwargs=kwargs.get("interaction_kwargs") or {},
         )
-        async with self.open_tools(data, **kwargs) as data.episode_tools, self._user(data):
+        data._active_tools, data._active_tool_schemas = self.tools, self.tool_schemas
+        selection = (kwargs.get("extra_info") or {}).get("tool_selection")
+        if selection is not None:
+            data._active_tools = {name: self.tools[name] for name in selection if name in self.tools}
+            data._active_tool_schemas = _schemas(data._active_tools.values())
+        unknown = [name for name in selection or () if name not in self.tools]
+        async with self._open_active(data, data.tools_kwargs, unknown) as data.episode_tools, self._user(data):
             state = AgentState.PENDING
             while state is not AgentState.TERMINATED:
                 state = await self._step(state, data, sampling_params)
-        return trajectory_of(
-            self.server_manager.session.snapshot(),
-            data.turns,
-            data.messages,
-            data.episode_tools,
-            ended_by=data.ended_by,
-            num_turns=1 + data.user_turns + data.assistant_turns,
-            metrics=AgentLoopMetrics.model_validate(data.timing),
-            extra_fields={
-                **data.extra_fields,
-                "turn_scores": data.turn_scores,
-                "metrics": data.episode_tools.metrics,
-            },
-        )
+        return self._output(data)
+
+    @staticmethod
+    def _make_request_id(priority: int, full_determinism: bool) -> str:
+        return f"det-{priority}" if full_determinism else uuid4().hex
 
     async def _step(self, state: AgentState, data: AgentData, sampling_params: dict[str, Any]) -> AgentState:
         match state:
@@ -120,40 +97,35 @@ class ToolAgentLoop(AgentLoopBase):
             case _:
                 return await self._handle_interacting_state(data)
 
-    async def _handle_pending_state(self, data: AgentData, sampling_params: dict[str, Any]) -> AgentState:
+    async def _handle_pending_state(self, agent_data: AgentData, sampling_params: dict[str, Any]) -> AgentState:
         """Raises UserError for a prompt that is longer than it may be: a part of it would say something else."""
-        length = self._rollout.prompt_length
-        data.num_first_prompt = self._count_prompt(data)
-        if length is not None and data.num_first_prompt > length:
-            raise UserError(
-                f"the prompt has {data.num_first_prompt} tokens, tools included, and rollout.prompt_length="
-                f"{length}; raise it, or leave the row out"
-            )
+        agent_data.prompt_ids = self._recorded_ids(agent_data)
+        agent_data.recorded_ids = list(agent_data.prompt_ids)
+        self._check_prompt(len(agent_data.prompt_ids))
         return AgentState.GENERATING
 
     async def _handle_generating_state(
-        self, data: AgentData, sampling_params: dict[str, Any], ignore_termination: bool = False
+        self, agent_data: AgentData, sampling_params: dict[str, Any], ignore_termination: bool = False
     ) -> AgentState:
         """ignore_termination: the model is asked where the response is full, too."""
+        data = agent_data
         try:
-            room = self._room(data)
-            if room is not None and room < 1 and not ignore_termination:
-                return _end(data, "response_length")
-            with simple_timer("generate_sequences", data.timing):
-                turn = await self.server_manager.complete(
-                    data.messages,
-                    tools=data.episode_tools.specs,
-                    sampling_params=sampling_params,
-                    room=room,
-                    template_kwargs=self.data_config.get("apply_chat_template_kwargs"),
-                )
+            goes_on = self._goes_on_with_messages(data)
+            is_limited = self.response_length < NO_LIMIT
+            room = self.response_length - len(data.response_mask) if is_limited else None
+            if room is not None and room < 1:
+                if not ignore_termination:
+                    return _end(data, "response_length")
+                room = None
+            with simple_timer("generate_sequences", data.metrics):
+                turn = await (self._ask if goes_on else self._ask_with_tokens)(data, sampling_params, room)
         except AgentError as error:
-            if not data.turns or error.code not in LIMIT_CODES:
+            if not data.assistant_turns or error.code not in LIMIT_CODES:
                 raise
             return _end(data, error.code)
-        data.turns.append(turn)
-        data.messages.append(turn.reply)
-        if turn.reply.tool_calls or turn.undecoded:
+        if turn is None:
+            return _end(data, "response_length")
+        if data.tool_calls or data.undecoded:
             return self._limit_met(data) or AgentState.PROCESSING_TOOLS
         if turn.sampled.stop_reason == "length" and data.interaction is None:
             is_full = room is not None and len(turn.sampled.token_ids) >= room
@@ -161,32 +133,33 @@ class ToolAgentLoop(AgentLoopBase):
         # the user scores this answer, also where it is the last one allowed
         return _end(data, "answer") if data.interaction is None else AgentState.INTERACTING
 
-    async def _handle_processing_tools_state(self, data: AgentData) -> AgentState:
-        turn, episode_tools = data.turns[-1], data.episode_tools
-        most = self._rollout.multi_turn.max_parallel_calls
-        calls, rest = turn.reply.tool_calls[:most], turn.reply.tool_calls[most:]
-        with simple_timer("tool_calls", data.timing):
+    async def _handle_processing_tools_state(self, agent_data: AgentData) -> AgentState:
+        data, most = agent_data, self.max_parallel_calls
+        calls, rest = data.tool_calls[:most], data.tool_calls[most:]
+        with simple_timer("tool_calls", data.metrics):
             answers = await asyncio.gather(*(self._call_tool(call, data.tools_kwargs, data) for call in calls))
-        results = [answer if isinstance(answer, ToolResult) else read_answer(answer) for answer in answers]
+        results = [read_answer(answer) for answer in answers]
+        data.tool_rewards += [result.reward for result in results if result.reward is not None]
         results += [too_many(call.name, call.arguments, most) for call in rest]
-        data.messages += [
-            Message("tool", result.text, tool_call_id=call.id, name=call.name)
-            for call, result in zip(turn.reply.tool_calls, results, strict=True)
+        new = [
+            {"role": "tool", "content": result.text, "name": call.name, **_id_of(call, "tool_call_id")}
+            for call, result in zip(data.tool_calls, results, strict=True)
         ]
-        undecoded = [episode_tools.undecoded(raw, turn_id=turn.id).text for raw in turn.undecoded]
-        data.messages += undecoded_answers(self.tokenizer.text.template, undecoded)
-        data.user_turns += 1
-        return AgentState.GENERATING
+        turn_id = self._turn_id(data)
+        tell = undecoded if data.episode_tools is None else data.episode_tools.undecoded
+        broken = [tell(raw, turn_id=turn_id).text for raw in data.undecoded]
+        new += [message_value(message) for message in undecoded_answers(self.tokenizer.text.template, broken)]
+        return await self._go_on(data, new)
 
-    async def _handle_interacting_state(self, data: AgentData) -> AgentState:
-        user = data.interaction
+    async def _handle_interacting_state(self, agent_data: AgentData) -> AgentState:
+        data, user = agent_data, agent_data.interaction
         assert user is not None, "who interacts is there"
-        messages = [message_value(message) for message in data.messages]
+        messages = [message_value(message) for message in read_messages(data.messages)]
         with span("interaction", user.name, inputs=messages[-1]) as record:
             returned = await user.generate_response(data.request_id, messages, **data.interaction_kwargs)
             is_over, text, score = read_reply(returned, user.name)
             record.outputs = text
-            record.turn_id = data.turns[-1].id
+            record.turn_id = self._turn_id(data)
         if score is not None:
             data.turn_scores.append(score)
         if is_over:
@@ -194,29 +167,188 @@ class ToolAgentLoop(AgentLoopBase):
             return _end(data, "user")
         if (ended := self._limit_met(data)) is not None:
             return ended
-        data.messages.append(Message("user", text))
-        data.user_turns += 1
-        return AgentState.GENERATING
+        return await self._go_on(data, [{"role": "user", "content": text}])
 
     async def _call_tool(
-        self,
-        call: ToolCall,
-        tools_kwargs: Mapping[str, Any],  # verl's signature; the opened tools have them
-        data: AgentData,
-    ) -> ToolResult | tuple[Any, ...]:
-        """What a tool answers; whatever goes wrong is its text. One that is derived may return verl's tuple of a
-        ToolResponse, a reward and metrics, which goes on as it is."""
-        return await data.episode_tools.call(call, turn_id=data.turns[-1].id)
+        self, tool_call: FunctionCall, tools_kwargs: Mapping[str, Any], agent_data: AgentData
+    ) -> tuple[ToolResponse, float, dict[str, Any]]:
+        """What a tool answers, the reward of this call (0: it gave none) and its metrics; whatever goes wrong is the
+        text.
+
+        tools_kwargs: the tools were opened with them; where a `run` of the user's own has opened none, they are opened
+        for this call.
+        """
+        call = ToolCall(tool_call.tool_call_id or uuid4().hex, tool_call.name, tool_call.arguments)
+        turn_id = self._turn_id(agent_data)
+        if agent_data.episode_tools is not None:
+            result = await agent_data.episode_tools.call(call, turn_id=turn_id)
+        else:
+            async with self._open_active(agent_data, tools_kwargs) as opened:
+                result = await opened.call(call, turn_id=turn_id)
+        return ToolResponse(text=result.text), result.reward or 0.0, dict(result.metrics)
+
+    def _build_assistant_message(self, content: str, agent_data: AgentData) -> dict[str, Any]:
+        """An answer whose calls were found in its tokens."""
+        calls = []
+        for call in agent_data.tool_calls:
+            read, is_broken = OpenAIFunctionCallSchema.from_openai_function_parsed_schema(
+                OpenAIFunctionParsedSchema(name=call.name, arguments=call.arguments)
+            )
+            function = {"name": call.name, "arguments": call.arguments if is_broken else read.arguments}
+            calls.append({"type": "function", "function": function, **_id_of(call, "id")})
+        return {"role": "assistant", "content": content or "", **({"tool_calls": calls} if calls else {})}
 
     # ---- parts
 
+    def _goes_on_with_messages(self, data: AgentData) -> bool:
+        """Whether the model is asked with messages. Then `prompt_ids` are what the recorder makes of them, also where
+        a step has changed them since."""
+        parser, own = self.tool_parser, str(self._rollout.multi_turn.format or "auto").replace("-", "_")
+        if type(parser) is not ToolParser or parser.format not in ("auto", own):
+            return False
+        ids = self._recorded_ids(data)
+        if data.prompt_ids != data.recorded_ids:
+            return ids == data.prompt_ids
+        self._set_prompt(data, ids)
+        return True
+
+    async def _ask(self, data: AgentData, sampling_params: dict[str, Any], room: int | None) -> Turn:
+        turn = await self.server_manager.complete(
+            data.messages,
+            tools=_specs(data),
+            sampling_params=sampling_params,
+            room=room,
+            template_kwargs=self.apply_chat_template_kwargs,
+        )
+        data.tool_calls = [
+            FunctionCall(name=call.name, arguments=call.arguments, tool_call_id=call.id)
+            for call in turn.reply.tool_calls
+        ]
+        data.undecoded = turn.undecoded
+        await self._take(data, turn)
+        data.recorded_ids = list(data.prompt_ids)
+        data.messages.append(message_value(turn.reply))
+        return turn
+
+    async def _ask_with_tokens(self, data: AgentData, sampling_params: dict[str, Any], room: int | None) -> Turn | None:
+        """None: there is no room."""
+        params = dict(sampling_params)
+        if stops := self.tool_parser.stop_token_ids:
+            params["stop_token_ids"] = sorted({*(params.get("stop_token_ids") or ()), *stops})
+        if room is not None:
+            params["max_tokens"] = min(room, params.get("max_tokens") or room)
+        output = await self.server_manager.generate(data.request_id, prompt_ids=data.prompt_ids, sampling_params=params)
+        if output.turn is None:
+            return None
+        await self._take(data, output.turn)
+        schemas = [tool.tool_schema for tool in data._active_tools.values()]
+        content, data.tool_calls = await self.tool_parser.extract_tool_calls(data.response_ids, schemas)
+        data.undecoded = ()
+        data.messages.append(self._build_assistant_message(content, data))
+        return output.turn
+
+    async def _take(self, data: AgentData, turn: Turn) -> None:
+        """The answer behind the prompt."""
+        data.turns.append(turn)
+        data.assistant_turns += 1
+        data.response_ids = list(turn.sampled.token_ids)
+        merged, data.response_mask, logprobs = await self.ct_merge_assistant_token(
+            data.prompt_ids, data.response_ids, data.response_mask, data.response_logprobs, turn.sampled.logprobs
+        )
+        data.prompt_ids, data.response_logprobs = merged.token_ids, logprobs or []
+
+    async def _go_on(self, data: AgentData, new: Sequence[Mapping[str, Any]]) -> AgentState:
+        """The next request: the new messages behind the last answer."""
+        before = list(data.messages)
+        data.messages += map(dict, new)
+        data.user_turns += 1
+        if data.prompt_ids == data.recorded_ids:
+            try:
+                self._set_prompt(data, self._recorded_ids(data))
+            except AgentError as error:
+                if error.code not in LIMIT_CODES:
+                    raise
+                return _end(data, error.code)
+            return AgentState.GENERATING
+        merged, data.response_mask, logprobs = await self.ct_merge_context_msg(
+            before,
+            data.messages,
+            data.prompt_ids,
+            data.response_mask,
+            data.response_logprobs or None,
+            tools=data._active_tool_schemas,
+        )
+        data.prompt_ids, data.response_logprobs = merged.token_ids, logprobs or []
+        return AgentState.GENERATING
+
+    def _set_prompt(self, data: AgentData, ids: list[int]) -> None:
+        """The recorder goes on with these: what was there and more, or another path."""
+        num_known = len(data.prompt_ids)
+        if data.assistant_turns and ids[:num_known] != data.prompt_ids:
+            data.has_forked = True
+            num_known = min(num_known - len(data.response_mask), len(ids))
+            data.response_mask, data.response_logprobs = [], []
+        if data.assistant_turns:
+            data.response_mask = [*data.response_mask, *[0] * (len(ids) - num_known)]
+            data.response_logprobs = [*data.response_logprobs, *[0.0] * (len(ids) - num_known)]
+        data.prompt_ids, data.recorded_ids = ids, list(ids)
+
+    def _recorded_ids(self, data: AgentData) -> list[int]:
+        """What the recorder would go on with. Raises AgentError as asking the model does."""
+        request = ChatRequest(
+            read_messages(data.messages), _specs(data), template_kwargs=self.apply_chat_template_kwargs
+        )
+        return list(self.server_manager.session.prompt_ids(request))
+
+    def _output(self, data: AgentData) -> AgentLoopOutput | list[AgentLoopOutput]:
+        """The tokens with their mask; where the recorder had to begin a path of its own, one output for each."""
+        record = self.server_manager.session.snapshot()
+        if not record.turns:
+            raise UserError("the loop never asked the model")
+        num_first = len(data.prompt_ids) - len(data.response_mask)
+        own = {
+            "prompt_ids": data.prompt_ids[:num_first],
+            "response_ids": data.prompt_ids[num_first:],
+            "response_mask": data.response_mask,
+            "response_logprobs": data.response_logprobs or None,
+        }
+        return trajectory_of(
+            record,
+            data.turns or record.turns,
+            read_messages(data.messages),
+            data.episode_tools,
+            own=None if data.has_forked else own,
+            ended_by=data.ended_by,
+            num_turns=1 + data.user_turns + data.assistant_turns,
+            metrics=AgentLoopMetrics.model_validate(data.metrics),
+            extra_fields={
+                **data.extra_fields,
+                "turn_scores": data.turn_scores,
+                "tool_rewards": data.tool_rewards,
+                "metrics": {} if data.episode_tools is None else data.episode_tools.metrics,
+            },
+        )
+
+    def _turn_id(self, data: AgentData) -> str | None:
+        """Of the last answer. None: the model was not asked yet."""
+        turns = data.turns or self.server_manager.session.snapshot().turns
+        return turns[-1].id if turns else None
+
     def _limit_met(self, data: AgentData) -> AgentState | None:
         """The end, if neither another answer nor a message before it is allowed. None: both are."""
-        for name in ("assistant_turns", "user_turns"):
-            most = getattr(self._rollout.multi_turn, f"max_{name}")
+        for name, most in (("assistant_turns", self.max_assistant_turns), ("user_turns", self.max_user_turns)):
             if most is not None and getattr(data, name) >= most:
                 return _end(data, f"max_{name}")
         return None
+
+    def _open_active(
+        self, data: AgentData, tools_kwargs: Mapping[str, Any], unknown: Sequence[str] = ()
+    ) -> EpisodeTools:
+        """The active tools, those of the run and the loop's own. unknown: names that the row selects and nobody has."""
+        of_run = {tool.name for tool in self._resources().tool_set.tools}
+        own = [as_ours(tool) for name, tool in data._active_tools.items() if name not in of_run]
+        selected = [name for name in data._active_tools if name in of_run]
+        return self._open_tools(data, [*selected, *unknown], tools_kwargs, own)
 
     @asynccontextmanager
     async def _user(self, data: AgentData) -> AsyncIterator[None]:
@@ -233,17 +365,20 @@ class ToolAgentLoop(AgentLoopBase):
         finally:
             await data.interaction.finalize_interaction(data.request_id, **data.interaction_kwargs)
 
-    def _count_prompt(self, data: AgentData) -> int:
-        template_kwargs = self.data_config.get("apply_chat_template_kwargs")
-        request = ChatRequest(tuple(data.messages), data.episode_tools.specs, template_kwargs=template_kwargs)
-        return self.server_manager.session.count_prompt_tokens(request)
 
-    def _room(self, data: AgentData) -> int | None:
-        """Tokens that the response may still have before the next request. None: any number."""
-        length = self._rollout.response_length
-        if length is None:
-            return None
-        return length if not data.turns else length - (self._count_prompt(data) - data.num_first_prompt)
+def _schemas(tools: Iterable[BaseTool | FunctionTool]) -> list[dict[str, Any]]:
+    """The tools as a chat template is shown them."""
+    schemas = (tool.tool_schema for tool in tools)
+    return [schema.model_dump(exclude_unset=True, exclude_none=True) for schema in schemas if schema is not None]
+
+
+def _specs(data: AgentData) -> tuple[ToolSpec, ...]:
+    return read_tools(data._active_tool_schemas) if data.episode_tools is None else data.episode_tools.specs
+
+
+def _id_of(call: FunctionCall, name: str) -> dict[str, Any]:
+    """Nothing: the model's format writes none."""
+    return {} if call.tool_call_id is None else {name: call.tool_call_id}
 
 
 def _end(data: AgentData, why: str) -> AgentState:

@@ -16,6 +16,7 @@ import httpx
 
 from ludus.engines.base import WeightSource
 from ludus.errors import BackendError, LudusError, UserError
+from ludus.http.status import PASSING
 from ludus.text.tokenizer import Tokenizer
 from ludus.types import MAX_KEPT_IDS, Call, StopReason
 
@@ -209,8 +210,9 @@ def refusal(name: str, response: httpx.Response) -> LudusError:
 
 
 def error_for_status(message: str, status: int) -> LudusError:
-    """From 500 on the server failed; below, what it was asked cannot be."""
-    return BackendError(message) if status >= httpx.codes.INTERNAL_SERVER_ERROR else UserError(message)
+    """From 500 on, or where it asks for another time, the server failed; else, what it was asked cannot be."""
+    is_its_own = status >= httpx.codes.INTERNAL_SERVER_ERROR or status in PASSING
+    return BackendError(message) if is_its_own else UserError(message)
 
 
 def check_same_ids(theirs: Sequence[int], tokenizer: Tokenizer) -> None:

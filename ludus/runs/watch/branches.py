@@ -47,11 +47,9 @@ class _Trying:
     error: str | None = None
     task: asyncio.Task[None] | None = field(default=None, repr=False)
 
-    def as_json(self, chosen: Collection[str]) -> Json:
-        """chosen: episodes that are demonstrations."""
+    def as_json(self) -> Json:
         state = "running" if self.error is None else "failed"
-        samples = [{**sample, "chosen": sample.get("episode") in chosen} for sample in self.samples]
-        return {"id": self.id, "state": state, "error": self.error, **self.about, "samples": samples}
+        return {"id": self.id, "state": state, "error": self.error, **self.about, "samples": self.samples}
 
 
 class Branches:
@@ -76,16 +74,13 @@ class Branches:
         chosen = self._chosen()
         kept = [_branch_json(group, episodes, chosen) for group, episodes in self._groups()]
         known = {each.id for each in trying}
-        found = [
-            *(each.as_json(chosen) for each in reversed(trying)),
-            *(each for each in kept if each["id"] not in known),
-        ]
+        found = [*(each.as_json() for each in reversed(trying)), *(each for each in kept if each["id"] not in known)]
         return [{**each, "samples": [{**sample, "tokens": None} for sample in each["samples"]]} for each in found]
 
     def one(self, branch: str) -> Json | None:
         """With all tokens. None: there is no such branch."""
-        if (trying := self._trying.get(branch)) is not None:
-            return trying.as_json(self._chosen())
+        if branch in self._trying:
+            return self._trying[branch].as_json()
         for group, episodes in self._groups(branch):
             found = _branch_json(group, episodes, self._chosen())
             for sample, episode in zip(found["samples"], episodes, strict=True):
@@ -124,18 +119,12 @@ class Branches:
         return branch
 
     def choose(self, branch: str, sample: int, *, is_chosen: bool) -> bool:
-        """Mark an answer as a demonstration, or no more. False: there is no such answer.
-
-        sample: its place among those that `one` shows, some of which may not have come.
-        """
-        trying = self._trying.get(branch)
+        """Mark an answer as a demonstration, or no more. False: there is no such answer."""
         for _, episodes in self._groups(branch):
-            answered: list[Any] = [each.id for each in episodes]
-            shown = answered if trying is None else [each.get("episode") for each in trying.samples]
-            if sample < len(shown) and shown[sample] in answered:
+            if sample < len(episodes):
                 with self._lock:
-                    chosen: list[Any] = [each for each in _read_chosen(self._folder) if each != shown[sample]]
-                    chosen += [shown[sample]] if is_chosen else []
+                    chosen = [each for each in _read_chosen(self._folder) if each != episodes[sample].id]
+                    chosen += [episodes[sample].id] if is_chosen else []
                     write_whole(self._folder / _CHOSEN, json.dumps(chosen) + "\n")
                 return True
         return False

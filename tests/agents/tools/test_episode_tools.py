@@ -377,6 +377,20 @@ async def test_agent_data_reaches_tools_that_take_it() -> None:
         assert (await episode_tools.call(call("count", by=1))).text == "me en"
 
 
+async def test_a_trajectory_may_have_tools_of_its_own() -> None:
+    """Beside those that its row selects, called and closed as they are."""
+
+    @function_tool
+    async def plus(a: int) -> int:
+        return a + 1
+
+    tool_set, own = await tool_set_of(plus), Counter()
+    async with tool_set.open({"count": {"create_kwargs": {"start": 4}}}, [], own=[own]) as episode_tools:
+        assert [spec.name for spec in episode_tools.specs] == ["count"] and tool_set.tools[0].name == "plus"
+        assert (await episode_tools.call(call("count", by=1))).text == "5"
+    assert own.numbers == {}, "it was released"
+
+
 async def test_what_a_call_waited_is_not_its_time() -> None:
     """A span begins where the one before it has ended, and the metrics tell waiting from working."""
     log = SpanLog()

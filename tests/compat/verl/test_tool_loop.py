@@ -13,9 +13,10 @@ import pytest
 
 from ludus.agents.tools.base import ToolResponse
 from ludus.compat.config import Config, load_config
+from ludus.compat.verl.agent_data import AgentData, AgentState
 from ludus.compat.verl.resources import LoopResources
 from ludus.compat.verl.settings import MultiTurnSettings, RewardSettings
-from ludus.compat.verl.tool_loop import AgentData, AgentState, ToolAgentLoop
+from ludus.compat.verl.tool_loop import ToolAgentLoop
 from ludus.episodes.limits import Limits
 from ludus.errors import AgentError, ConfigError, UserError
 from ludus.types import Message
@@ -271,7 +272,7 @@ def test_the_reward_function_reads_what_the_model_wrote_alone(play: Play, tmp_pa
         "async def compute_score(data_source, solution_str, ground_truth, extra_info):\n"
         "    roles = [message['role'] for message in extra_info['messages']]\n"
         "    assert roles == ['user', 'assistant', 'tool', 'assistant']\n"
-        "    assert extra_info['tool_rewards'] == [] and extra_info['truncated'] is False\n"
+        "    assert extra_info['tool_rewards'] == [0.0] and extra_info['truncated'] is False\n"
         "    return ground_truth in solution_str\n"
     )
     plan = configured(

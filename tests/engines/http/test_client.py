@@ -14,7 +14,7 @@ import pytest
 import torch
 
 from ludus.engines.base import OnTokens
-from ludus.engines.http.base import UNPUBLISHED
+from ludus.engines.http.base import UNPUBLISHED, error_for_status
 from ludus.engines.http.client import HttpEngine
 from ludus.engines.routed.engine import RoutedEngine
 from ludus.engines.scripted import ScriptedEngine
@@ -284,3 +284,12 @@ def test_vllm_draws_the_rest_of_an_answer_anew(tokenizer: Tokenizer) -> None:
     first, later, again, last = [body["sampling_params"]["seed"] for body in stand_in.asked[1:]]
     assert first == 7 and later == again and len({first, later, last}) == 3
     assert all(0 <= seed < 2**63 for seed in (later, last))
+
+
+@pytest.mark.parametrize(
+    ("status", "kind"),
+    [(400, UserError), (404, UserError), (408, BackendError), (429, BackendError), (500, BackendError)],
+)
+def test_what_asks_for_another_time_is_no_fault_of_the_request(status: int, kind: type[Exception]) -> None:
+    """A server that is too busy has failed, so that another one is asked; what cannot be answered cannot."""
+    assert type(error_for_status("no", status)) is kind
