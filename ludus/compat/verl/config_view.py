@@ -43,12 +43,15 @@ class LoopConfig(Mapping[str, Any]):
         return self._values[name]
 
 
-@dataclass(frozen=True, slots=True)
 class ToolListWrap:
-    """What a loop is constructed with as `tools`."""
+    """What a loop is constructed with as `tools`. No dataclass: Hydra, by which users make loops, takes these apart."""
 
-    tools: Sequence[Any]
-    """Those of the run, each with `name` and `tool_schema`."""
+    def __init__(self, tools: Sequence[Any]) -> None:
+        """tools: those of the run, each with `name` and `tool_schema`."""
+        self.tools = tools
+
+    def __repr__(self) -> str:
+        return f"ToolListWrap({', '.join(str(tool.name) for tool in self.tools)})"
 
 
 @dataclass(frozen=True, slots=True)

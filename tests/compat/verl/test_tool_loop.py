@@ -19,8 +19,10 @@ from ludus.compat.verl.settings import MultiTurnSettings, RewardSettings
 from ludus.compat.verl.tool_loop import ToolAgentLoop
 from ludus.episodes.limits import Limits
 from ludus.errors import AgentError, ConfigError, UserError
+from ludus.text.parse import parser_for
+from ludus.text.template import ChatTemplate
 from ludus.types import Message
-from tests.compat.verl.conftest import ReplayResult, configured
+from tests.compat.verl.conftest import Player, ReplayResult, configured
 
 Play = Callable[..., ReplayResult]
 ROW = {"prompt": [{"role": "user", "content": "Add up."}], "agent_name": "tool_agent"}
@@ -439,3 +441,37 @@ def test_a_step_of_ones_own_reads_the_limits_by_verls_names(play: Play) -> None:
     plan = configured(multi_turn=turns, prompt_length=128, response_length=64)
     row = {**ROW, "data_source": "openai/gsm8k", "reward_model": {"ground_truth": "7"}}
     assert play(Bounded, row, ["#### 7"], plan=plan).scored.reward == 1.0
+
+
+# Thinking is shown in the last message alone.
+FORGETS = """\
+{%- if tools %}<|im_start|>system
+{{ tools | tojson }}<|im_end|>
+{% endif -%}
+{%- for m in messages -%}
+<|im_start|>{{ m.role }}
+{% if m.reasoning_content and loop.last %}<think>
+{{ m.reasoning_content }}
+</think>
+
+{% endif -%}
+{{ m.content }}{% for c in m.tool_calls or [] %}<tool_call>
+{{ {"name": c.function.name, "arguments": c.function.arguments} | tojson }}
+</tool_call>{% endfor %}<|im_end|>
+{% endfor -%}
+{%- if add_generation_prompt %}<|im_start|>assistant
+{% endif -%}
+"""
+
+
+def test_thinking_that_is_shown_no_more_begins_a_path(play: Player, plan: Callable[..., Config]) -> None:
+    """The recorder's path is gone on with, and one output for each path is trained whole."""
+    template = ChatTemplate(FORGETS, play.text.tokenizer.special_tokens)
+    play.text = replace(play.text, template=template, parser=parser_for(FORGETS, "hermes"))
+    call = f"<think>\nAdd them.\n</think>\n\n{says('add', a=2, b=3)}"
+    played = play(ToolAgentLoop, {"prompt": ROW["prompt"]}, [call, call, "done"], plan=plan())
+    assert [turn.fork for turn in played.record.turns] == [None, "reasoning_stripped", "reasoning_stripped"]
+    assert played.scored.metrics["num_outputs"] == 3 and not played.scored.left_out
+    shown = play.text.tokenizer.decode(played.engine.calls[2].prompt_ids)
+    assert "Add them." not in shown and shown.count("<|im_start|>tool\n5") == 2
+    assert played.scored.outcome.kind == "ok" and played.scored.metadata["tool_rewards"] == [0.0, 0.0]
