@@ -47,9 +47,11 @@ class _Trying:
     error: str | None = None
     task: asyncio.Task[None] | None = field(default=None, repr=False)
 
-    def as_json(self) -> Json:
+    def as_json(self, chosen: Collection[str]) -> Json:
+        """chosen: episodes that are demonstrations."""
         state = "running" if self.error is None else "failed"
-        return {"id": self.id, "state": state, "error": self.error, **self.about, "samples": self.samples}
+        samples = [{**sample, "chosen": sample.get("episode") in chosen} for sample in self.samples]
+        return {"id": self.id, "state": state, "error": self.error, **self.about, "samples": samples}
 
 
 class Branches:
@@ -74,13 +76,16 @@ class Branches:
         chosen = self._chosen()
         kept = [_branch_json(group, episodes, chosen) for group, episodes in self._groups()]
         known = {each.id for each in trying}
-        found = [*(each.as_json() for each in reversed(trying)), *(each for each in kept if each["id"] not in known)]
+        found = [
+            *(each.as_json(chosen) for each in reversed(trying)),
+            *(each for each in kept if each["id"] not in known),
+        ]
         return [{**each, "samples": [{**sample, "tokens": None} for sample in each["samples"]]} for each in found]
 
     def one(self, branch: str) -> Json | None:
         """With all tokens. None: there is no such branch."""
-        if branch in self._trying:
-            return self._trying[branch].as_json()
+        if (trying := self._trying.get(branch)) is not None:
+            return trying.as_json(self._chosen())
         for group, episodes in self._groups(branch):
             found = _branch_json(group, episodes, self._chosen())
             for sample, episode in zip(found["samples"], episodes, strict=True):
@@ -119,12 +124,18 @@ class Branches:
         return branch
 
     def choose(self, branch: str, sample: int, *, is_chosen: bool) -> bool:
-        """Mark an answer as a demonstration, or no more. False: there is no such answer."""
+        """Mark an answer as a demonstration, or no more. False: there is no such answer.
+
+        sample: its place among those that `one` shows, some of which may not have come.
+        """
+        trying = self._trying.get(branch)
         for _, episodes in self._groups(branch):
-            if sample < len(episodes):
+            answered: list[Any] = [each.id for each in episodes]
+            shown = answered if trying is None else [each.get("episode") for each in trying.samples]
+            if sample < len(shown) and shown[sample] in answered:
                 with self._lock:
-                    chosen = [each for each in _read_chosen(self._folder) if each != episodes[sample].id]
-                    chosen += [episodes[sample].id] if is_chosen else []
+                    chosen: list[Any] = [each for each in _read_chosen(self._folder) if each != shown[sample]]
+                    chosen += [shown[sample]] if is_chosen else []
                     write_whole(self._folder / _CHOSEN, json.dumps(chosen) + "\n")
                 return True
         return False

@@ -31,7 +31,10 @@ class Scripted:
         self.is_closed = False
         self.fault: Exception | None = None
         self.may_answer = True
+        self.fails_late: set[str] = set()
+        """Sessions that break off after the others have answered."""
         self._store: RunStore | None = None
+        self._num_answered = 0
 
     async def answer(self, run: Path, question: Question) -> AsyncIterator[Json]:
         self.asked.append(question)
@@ -40,6 +43,10 @@ class Scripted:
         yield {"delta": "gue"}
         while not self.may_answer:  # noqa: ASYNC110
             await asyncio.sleep(0.01)
+        if question.session in self.fails_late:
+            while self._num_answered == 0:  # noqa: ASYNC110
+                await asyncio.sleep(0.01)
+            raise BackendError("there is no memory")
         if self._store is None:
             self._store = RunStore.create(run, "branches", "model: {path: nowhere}\n")
         made = episode_of(len(self.asked), num_turns=2, reward=None)
@@ -49,6 +56,7 @@ class Scripted:
         self._store.add_episode(episode)
         yield {"delta": "ss"}
         yield {"done": True, **answer_json(episode, episode.session.turns[-1], None)}
+        self._num_answered += 1
 
     def close(self) -> None:
         self.is_closed = True
@@ -127,6 +135,29 @@ def test_a_branch_that_cannot_be_says_why(tmp_path: Path) -> None:
         branch = post(watched, "branches", **a_turn(watched), model="base")["branch"]
         wait_for(lambda: seen(watched, branch)["state"] == "failed")
         assert seen(watched, branch)["error"] == "there is no memory" and len(sampler.asked) <= 4
+
+
+def test_an_answer_is_chosen_where_it_is_shown(tmp_path: Path) -> None:
+    """Also where the one before it did not come, and once another process shows those that did."""
+    with open_page(tmp_path) as (watched, sampler):
+        sampler.may_answer = False
+        branch = post(watched, "branches", **a_turn(watched), n=2, model="base")["branch"]
+        wait_for(lambda: [each["text"] for each in seen(watched, branch)["samples"]] == ["gue", "gue"])
+        sampler.fails_late, sampler.may_answer = {f"{branch}-00"}, True
+        wait_for(lambda: seen(watched, branch)["state"] == "failed")
+        found = seen(watched, branch)["samples"]
+        assert [each.get("episode") for each in found] == [None, f"{branch}-01"]
+        path = f"/api/runs/run/branches/{branch}/chosen"
+        assert watched.client.post(path, json={"sample": 0, "chosen": True}).status_code == 404
+        post(watched, f"branches/{branch}/chosen", sample=1, chosen=True)
+        assert [each["chosen"] for each in seen(watched, branch)["samples"]] == [False, True]
+        listed: Any = watched.get("runs/run/branches")["branches"]
+        assert [each["chosen"] for each in listed[0]["samples"]] == [False, True]
+        assert (tmp_path / "run" / "branches" / "chosen.json").read_text() == f'["{branch}-01"]\n'
+    with watching(tmp_path / "run", sampler=Scripted()) as watched:
+        assert [each["episode"] for each in seen(watched, branch)["samples"]] == [f"{branch}-01"]
+        post(watched, f"branches/{branch}/chosen", sample=0, chosen=False)
+        assert [each["chosen"] for each in seen(watched, branch)["samples"]] == [False]
 
 
 def test_the_messages_of_a_turn_are_all_that_the_model_was_told(tmp_path: Path) -> None:
