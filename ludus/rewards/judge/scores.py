@@ -16,6 +16,7 @@ from typing import Any
 import pydantic
 
 SCALES = (10.0, 100.0)  # what judges keep to who were asked for 0 to 1
+SLIP = 1.2  # the most that is a slip of who keeps to 0 to 1; on a scale of tens the next score above 1 is 1.5 or 2
 
 
 class TrajectoryScore(pydantic.BaseModel):
@@ -46,8 +47,8 @@ class ScoredAnswer:
 def read_scores(text: str, ids: Sequence[str], *, is_last: bool) -> ScoredAnswer:
     """The verdict in `text` on the attempts `ids`, in whatever order it names them.
 
-    is_last: the judge is not asked again: scores of a scale of tens or hundreds are divided by its top, others that
-    are out of range are moved to its end. Otherwise they make the answer unusable.
+    is_last: the judge is not asked again: scores of a scale of tens or hundreds are divided by its top, and what is
+    out of range then is moved to its end. Otherwise they make the answer unusable.
     Raises UnusableError.
     """
     attempt_scores: dict[str, TrajectoryScore] = {}
@@ -71,10 +72,13 @@ def read_scores(text: str, ids: Sequence[str], *, is_last: bool) -> ScoredAnswer
 
 
 def _top(scores: Sequence[float]) -> float:
-    """Of the scale that they are on: from 0 to 10 or 100 where most are above 1 and none is out of it, else to 1."""
-    if 2 * sum(score > 1.0 for score in scores) <= len(scores) or min(scores) < 0.0:
-        return 1.0
-    return next((top for top in SCALES if max(scores) <= top), 1.0)
+    """Of the scale that they are on: one score clearly above 1 says that the judge did not keep to 0 to 1.
+
+    It is 10 or 100, whichever the highest is within, however low the others are: dividing keeps the judge's order,
+    which moving all above 1 to 1 would not. 1 where none is clearly above it, or the highest is on no scale.
+    """
+    highest = max(scores)
+    return 1.0 if highest <= SLIP else next((top for top in SCALES if highest <= top), 1.0)
 
 
 def _entries(text: str) -> Sequence[Any]:

@@ -157,7 +157,7 @@ def test_scores_out_of_range_are_asked_for_again() -> None:
 
 def test_scores_that_stay_out_of_range_are_clamped(caplog: pytest.LogCaptureFixture) -> None:
     """The last answer counts, its range is kept, and the log says so."""
-    model = ScriptedChatModel([verdict({"1": -2, "2": 15})] * 3)
+    model = ScriptedChatModel([verdict({"1": -2, "2": 150})] * 3)
     judgement = judge(["a", "b"], model)
     assert numbers(judgement) == [0.0, 1.0]
     assert judgement.num_clamped == 2

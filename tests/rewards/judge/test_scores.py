@@ -7,6 +7,8 @@ from collections.abc import Sequence
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from ludus.rewards.judge.scores import UnusableError, read_scores
 
@@ -78,7 +80,7 @@ def test_what_cannot_be_used_is_complained_of(text: str, complaint: str) -> None
 
 def test_scores_out_of_range_can_be_clamped() -> None:
     """They end at 0 and 1, and are counted."""
-    verdict = read_scores(answer(entry("1", 15), entry("2", -3), entry("3", 1.0)), ["1", "2", "3"], is_last=True)
+    verdict = read_scores(answer(entry("1", 150), entry("2", -3), entry("3", 1.0)), ["1", "2", "3"], is_last=True)
     assert [verdict.attempt_scores[name].score for name in ("1", "2", "3")] == [1.0, 0.0, 1.0]
     assert verdict.num_clamped == 2
 
@@ -86,15 +88,42 @@ def test_scores_out_of_range_can_be_clamped() -> None:
 @pytest.mark.parametrize(
     ("scores", "read", "top"),
     [
+        # One score clearly above 1 is enough: the others may be low on the same scale.
         ((7, 9, 0), (0.7, 0.9, 0.0), 10.0),
+        ((1, 1, 9, 0), (0.1, 0.1, 0.9, 0.0), 10.0),
+        ((10, 1), (1.0, 0.1), 10.0),
+        ((2, 1, 0), (0.2, 0.1, 0.0), 10.0),
+        ((0.5, 10), (0.05, 1.0), 10.0),
         ((70, 95, 10), (0.7, 0.95, 0.1), 100.0),
-        ((0.3, 0.9, 1.2), (0.3, 0.9, 1.0), 1.0),
+        ((0, 1, 85), (0.0, 0.01, 0.85), 100.0),
+        # Below the scale is its end.
+        ((9, 5, -1), (0.9, 0.5, 0.0), 10.0),
+        # A slip, even of several.
+        ((0.3, 0.9, 1.05), (0.3, 0.9, 1.0), 1.0),
+        ((0.3, 1.2, 1.1), (0.3, 1.0, 1.0), 1.0),
+        ((0.3, -0.1), (0.3, 0.0), 1.0),
+        # On no scale.
         ((700, 900, 0), (1.0, 1.0, 0.0), 1.0),
+        ((0, 1), (0.0, 1.0), 1.0),
     ],
 )
 def test_a_scale_of_ones_own(scores: Sequence[float], read: Sequence[float], top: float) -> None:
     """Who keeps to tens or hundreds is read on that scale, so that the order stays; a slip is moved to the end."""
-    written = answer(*(entry(str(number), score) for number, score in enumerate(scores, start=1)))
-    verdict = read_scores(written, ["1", "2", "3"], is_last=True)
-    assert [verdict.attempt_scores[name].score for name in ("1", "2", "3")] == pytest.approx(list(read))
+    ids = [str(number) for number in range(1, len(scores) + 1)]
+    written = answer(*(entry(name, score) for name, score in zip(ids, scores, strict=True)))
+    verdict = read_scores(written, ids, is_last=True)
+    assert [verdict.attempt_scores[name].score for name in ids] == pytest.approx(list(read))
     assert verdict.top == top
+
+
+@given(st.lists(st.floats(min_value=0, max_value=100), min_size=2, max_size=8))
+def test_a_scale_keeps_the_judges_order(scores: list[float]) -> None:
+    """No two attempts change places, and above the slip none becomes another's equal."""
+    ids = [str(number) for number in range(1, len(scores) + 1)]
+    written = answer(*(entry(name, score) for name, score in zip(ids, scores, strict=True)))
+    verdict = read_scores(written, ids, is_last=True)
+    read = [verdict.attempt_scores[name].score for name in ids]
+    for one, ours in zip(scores, read, strict=True):
+        assert not any(one < other and ours > theirs for other, theirs in zip(scores, read, strict=True))
+    if max(scores) > 1.2:
+        assert read == pytest.approx([score / verdict.top for score in scores])
