@@ -1,15 +1,17 @@
-"""Training as one watches it: a live panel on a terminal, one plain line a step anywhere else.
+"""Training as one watches it: a live panel on a terminal and in a notebook, one plain line a step anywhere else.
 
 Knows: metrics by name, time.  Knows not: the loop, which calls it.
 """
 
 from __future__ import annotations
 
+import io
 import itertools
 import math
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from typing import Any
 
 from rich.console import Console, Group, RenderableType
 from rich.live import Live
@@ -25,8 +27,11 @@ from ludus.runs.view import printable
 
 _BLOCKS = "▁▂▃▄▅▆▇█"
 _SPARK_WIDTH = 48
+_PANEL_WIDTH = 76
 MOST_FAILURES = 4  # of a panel that is to stay on a screen
 Clock = Callable[[], float]
+Show = Callable[[str, str], object]
+"""Given the panel as HTML and as text."""
 
 
 @contextmanager
@@ -40,6 +45,38 @@ def watch(console: Console, name: str) -> Iterator[Observer]:
         yield panel
     finally:
         panel.stop()
+
+
+@contextmanager
+def watch_script(name: str, is_wanted: bool | None) -> Iterator[Observer]:
+    """What shows how far the run of a script or a notebook is.
+
+    is_wanted: None: where stdout is a terminal or a notebook's. True: lines on stderr where it is neither.
+    """
+    console = Console()
+    if is_wanted is False or not (is_wanted or console.is_terminal or console.is_jupyter):
+        yield Observer()
+    elif console.is_jupyter:
+        yield NotebookPanel(name, _in_notebook())
+    else:
+        with watch(console if console.is_terminal else Console(stderr=True), name) as observer:
+            yield observer
+
+
+def _in_notebook() -> Show:
+    """Draws where the cell that runs now has its output, and from then on in that place."""
+    from IPython.display import display  # it is there: it runs the cell
+
+    drawn: list[Any] = []
+
+    def show(html: str, text: str) -> None:
+        data = {"text/html": html, "text/plain": text}
+        if drawn:
+            drawn[0].update(data, raw=True)
+        else:
+            drawn.append(display(data, raw=True, display_id=True))
+
+    return show
 
 
 def sparkline(values: Sequence[float], *, width: int = _SPARK_WIDTH) -> str:
@@ -143,10 +180,10 @@ class PlainLines(Progress):
         self._console.print("  ".join(parts), highlight=False, markup=False, soft_wrap=True)
 
 
-class LivePanel(Progress):
-    """A panel that is redrawn: progress, results, the reward so far."""
+class RunPanel(Progress):
+    """Progress, results, the reward so far: what is drawn whenever there is news."""
 
-    def __init__(self, console: Console, name: str) -> None:
+    def __init__(self, name: str) -> None:
         super().__init__()
         self._name = name
         self._rewards: list[float] = []
@@ -154,33 +191,32 @@ class LivePanel(Progress):
         self._evals: list[tuple[int, Metrics]] = []
         self._doing = ""
         self._failures: Sequence[Failure] = ()
-        self._live = Live(console=console, get_renderable=self.render, refresh_per_second=2, transient=False)
 
     def on_phase(self, doing: str) -> None:
         self._doing = doing
-        self._live.start()
+        self.draw()
 
     def on_step(self, step: int, metrics: Metrics) -> None:
         super().on_step(step, metrics)
         self._metrics, self._doing = metrics, ""
         self._rewards.append(_first(metrics, _REWARD))
+        self.draw()
 
     def on_eval(self, step: int, metrics: Metrics) -> None:
         self._evals.append((step, metrics))
         self._doing = ""
+        self.draw()
 
     def on_failures(self, failures: Sequence[Failure]) -> None:
         self._failures = failures
+        self.draw()
 
     def on_end(self, summary: RunSummary) -> None:
         self._failures = summary.failures
-        self.stop()
-        if summary.failures:  # behind the last panel, where there is room for it
-            self._live.console.print(Text(printable(summary.failures[0].trace.strip()), style="dim"))
+        self.draw()
 
-    def stop(self) -> None:
-        """Leave the terminal as it was; the last panel stays. Stopping twice is allowed."""
-        self._live.stop()
+    def draw(self) -> None:
+        """There is news; nothing where it is drawn at its own pace."""
 
     def render(self) -> RenderableType:
         rows: list[RenderableType] = [self._bar(), self._results()]
@@ -195,7 +231,9 @@ class LivePanel(Progress):
             parts = [f"{_first(metrics, _SUCCESS):.0%} at step {step}" for step, metrics in self._evals[-4:]]
             rows.append(Text.assemble(("held out  ", "dim"), " → ".join(parts)))
         rows += [Text(line, style="red", overflow="ellipsis", no_wrap=True) for line in _shown_failures(self._failures)]
-        return Panel(Group(*rows), title=f"[bold]{self._name}[/]", title_align="left", border_style="dim", width=76)
+        return Panel(
+            Group(*rows), title=f"[bold]{self._name}[/]", title_align="left", border_style="dim", width=_PANEL_WIDTH
+        )
 
     def _bar(self) -> Table:
         columns = (Column(no_wrap=True), Column(ratio=1), Column(justify="right", no_wrap=True))
@@ -213,6 +251,43 @@ class LivePanel(Progress):
             grid.add_row(*(Text(label, style="dim") for label, _ in results))
             grid.add_row(*(Text(text, style="bold") for _, text in results))
         return grid
+
+
+class LivePanel(RunPanel):
+    """On a terminal, redrawn twice a second."""
+
+    def __init__(self, console: Console, name: str) -> None:
+        super().__init__(name)
+        self._live = Live(console=console, get_renderable=self.render, refresh_per_second=2, transient=False)
+
+    def on_phase(self, doing: str) -> None:
+        super().on_phase(doing)
+        self._live.start()
+
+    def on_end(self, summary: RunSummary) -> None:
+        super().on_end(summary)
+        self.stop()
+        if summary.failures:  # behind the last panel, where there is room for it
+            self._live.console.print(Text(printable(summary.failures[0].trace.strip()), style="dim"))
+
+    def stop(self) -> None:
+        """Leave the terminal as it was; the last panel stays. Stopping twice is allowed."""
+        self._live.stop()
+
+
+class NotebookPanel(RunPanel):
+    """In a notebook's output, drawn anew in its place."""
+
+    def __init__(self, name: str, show: Show) -> None:
+        super().__init__(name)
+        self._show = show
+
+    def draw(self) -> None:
+        console = Console(file=io.StringIO(), record=True, width=_PANEL_WIDTH, force_jupyter=False)
+        console.print(self.render())
+        text = console.export_text(clear=False)
+        form = '<pre style="line-height: 1.2; white-space: pre">{code}</pre>'
+        self._show(console.export_html(inline_styles=True, code_format=form), text)
 
 
 _REWARD = ("rollout/reward", "eval/reward")

@@ -17,6 +17,7 @@ from ludus.algorithms.resolve import algorithm_of
 from ludus.api.accept import AcceptFn, accept_filter
 from ludus.api.agent import NOT_GIVEN, GivenAgent, choose_players
 from ludus.api.cards.start import planned
+from ludus.api.live import watch_script
 from ludus.api.local import settled
 from ludus.api.plan import train_plan, with_decay_end
 from ludus.api.play import open_runner, outside_run
@@ -34,7 +35,7 @@ from ludus.loop.demonstrations import Demonstrations
 from ludus.loop.evaluate import EvalPlan, Evaluation, evaluate
 from ludus.loop.fingerprint import Fingerprint
 from ludus.loop.interrupt import Interrupts
-from ludus.loop.observer import Observer, RunSummary
+from ludus.loop.observer import Observer, Observers, OnStep, RunSummary
 from ludus.loop.train import INTERRUPT, RunComponents, TrainPlan, train
 from ludus.processes.blocking import run_blocking
 from ludus.rollout.mixture import Source, derive_seed
@@ -77,6 +78,8 @@ class Trainer:
         should_accept_fn: AcceptFn | str | None = None,
         on_gateway: OnGateway | None = None,
         admin_key: str | None = None,
+        callback: Observer | OnStep | None = None,
+        progress: bool | None = None,
     ) -> RunSummary:
         """Train until the configuration says it is enough, and save the model below the run's folder.
 
@@ -87,6 +90,10 @@ class Trainer:
         None: the configuration's, else all are.
         on_gateway, admin_key: with `rollout.agent.mode: online`, called with the gateway's address and admin key, and
         that key; None makes one.
+        callback: called with each step's number and metrics once it was trained; what it raises stops the run. An
+        observer is told all that happens; `observer` is one that watches in the place of what is shown.
+        progress: whether to show how far the run is. None: where stdout is a terminal or a notebook's, and no
+        `observer` watches; True: lines on stderr where it is neither.
         Raises UserError where the configuration, the data or the agent cannot work; the message names what would.
         """
         self.config = check_training(self.config)
@@ -114,8 +121,11 @@ class Trainer:
         self.config = planned(settled(self.config, goes_on=resume))
         num_rows = sum(len(source.rows) for source in sources)
         plan = train_plan(self.config, sources, num_rows=num_rows, evaluation=evaluation, accept=accept)
-        with Interrupts() as interrupts:
-            return run_blocking(self._train(players, plan, resume, found, observer or Observer(), interrupts))
+        is_shown = progress if observer is None else bool(progress)
+        watching = [each for each in (observer, callback) if each is not None]
+        with Interrupts() as interrupts, watch_script(self.config.name, is_shown) as shown:
+            told = Observers(*watching, shown)
+            return run_blocking(self._train(players, plan, resume, found, told, interrupts))
 
     def evaluate(self, workflow: object = None, workflow_kwargs: Mapping[str, Any] | None = None) -> Evaluation:
         """Play the held-out rows with the model as it is, and return the episodes and their means."""

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
+from html import escape
 from typing import Any
 
 from ludus.episodes.ledger import Ledger
@@ -52,6 +53,32 @@ class RunSummary:
         """Plain values, ready for `json.dumps`."""
         return asdict(self)
 
+    def _repr_html_(self) -> str:
+        held_out = {
+            "success": _span("{:.1%}", self.success_before, self.success_after),
+            "reward": _span("{:.3f}", self.reward_before, self.reward_after),
+        }
+        masked = (f"{count:,} {reason}" for reason, count in sorted(self.ledger.masked.items()))
+        shares = " + ".join([f"{self.ledger.trained:,} trained", *masked])
+        rows = [
+            *((f"{name}, held out", said) for name, said in held_out.items() if said is not None),
+            ("reward, last step", "–" if self.reward is None else f"{self.reward:.3f}"),
+            ("tokens", f"{self.ledger.sampled:,} sampled = {shares}"),
+            ("time", f"{self.train_seconds:,.0f} s of training, {self.eval_seconds:,.0f} s of evaluations"),
+            ("model", self.model or "–"),
+            *((f"{each.count} episodes {each.outcome}", each.reason) for each in self.failures),
+        ]
+        cells = "".join(f"<tr><th>{escape(name)}</th><td>{escape(said)}</td></tr>" for name, said in rows)
+        said = f"<b>{escape(self.run)}</b>: {self.steps} steps, ended by {escape(self.stopped_by)}"
+        return f"{said}<table>{cells}</table>"
+
+
+def _span(form: str, before: float | None, after: float | None) -> str | None:
+    """None: neither is known."""
+    if before is None and after is None:
+        return None
+    return " → ".join("–" if value is None else form.format(value) for value in (before, after))
+
 
 class Observer:
     """Watches a run and does nothing: override what is to be seen. Called on the loop's thread; what it raises stops
@@ -75,3 +102,46 @@ class Observer:
 
     def on_end(self, summary: RunSummary) -> None:
         """The run is over, and saved."""
+
+
+OnStep = Callable[[int, Metrics], object]
+"""Called as `Observer.on_step` is."""
+
+
+class Observers(Observer):
+    """Several, told one after the other."""
+
+    def __init__(self, *each: Observer | OnStep) -> None:
+        self._each = [one if isinstance(one, Observer) else _Stepwise(one) for one in each]
+
+    def on_phase(self, doing: str) -> None:
+        for each in self._each:
+            each.on_phase(doing)
+
+    def on_start(self, total_steps: int | None, total_seconds: float | None) -> None:
+        for each in self._each:
+            each.on_start(total_steps, total_seconds)
+
+    def on_step(self, step: int, metrics: Metrics) -> None:
+        for each in self._each:
+            each.on_step(step, metrics)
+
+    def on_eval(self, step: int, metrics: Metrics) -> None:
+        for each in self._each:
+            each.on_eval(step, metrics)
+
+    def on_failures(self, failures: Sequence[Failure]) -> None:
+        for each in self._each:
+            each.on_failures(failures)
+
+    def on_end(self, summary: RunSummary) -> None:
+        for each in self._each:
+            each.on_end(summary)
+
+
+class _Stepwise(Observer):
+    def __init__(self, on_step: OnStep) -> None:
+        self._on_step = on_step
+
+    def on_step(self, step: int, metrics: Metrics) -> None:
+        self._on_step(step, metrics)

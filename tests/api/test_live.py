@@ -7,7 +7,7 @@ import io
 import pytest
 from rich.console import Console
 
-from ludus.api.live import LivePanel, PlainLines, Progress, duration, sparkline, watch
+from ludus.api.live import LivePanel, NotebookPanel, PlainLines, Progress, duration, sparkline, watch, watch_script
 from ludus.episodes.ledger import Ledger
 from ludus.loop.observer import RunSummary
 
@@ -85,6 +85,61 @@ def test_the_terminal_is_given_back_after_an_error() -> None:
         observer.on_phase("loading small")
         raise RuntimeError
     assert out.getvalue().count("\x1b[?25h") == out.getvalue().count("\x1b[?25l") == 1
+
+
+class Terminal(io.StringIO):
+    """A stdout that somebody looks at, or not."""
+
+    def __init__(self, *, is_terminal: bool) -> None:
+        super().__init__()
+        self._is_terminal = is_terminal
+
+    def isatty(self) -> bool:
+        return self._is_terminal
+
+
+@pytest.mark.parametrize(
+    ("is_terminal", "is_wanted", "on_stdout", "on_stderr"),
+    [
+        (True, None, True, False),
+        (True, True, True, False),
+        (True, False, False, False),
+        (False, None, False, False),
+        (False, True, False, True),
+        (False, False, False, False),
+    ],
+)
+def test_a_script_shows_its_run_where_somebody_looks(
+    monkeypatch: pytest.MonkeyPatch, is_terminal: bool, is_wanted: bool | None, on_stdout: bool, on_stderr: bool
+) -> None:
+    """On a terminal by itself, elsewhere when it is asked to, and then on stderr: what goes through a pipe is the
+    script's own."""
+    out, error = Terminal(is_terminal=is_terminal), Terminal(is_terminal=False)
+    monkeypatch.setattr("sys.stdout", out)
+    monkeypatch.setattr("sys.stderr", error)
+    monkeypatch.setenv("TERM", "xterm")
+    for name in ("NO_COLOR", "FORCE_COLOR", "TTY_COMPATIBLE", "TTY_INTERACTIVE"):
+        monkeypatch.delenv(name, raising=False)
+    with watch_script("guess", is_wanted) as observer:
+        observer.on_phase("loading small")
+        observer.on_start(4, None)
+        observer.on_step(1, STEP)
+        observer.on_end(SUMMARY)
+    assert ("step" in out.getvalue(), "step 1/4" in error.getvalue()) == (on_stdout, on_stderr)
+
+
+def test_in_a_notebook_the_panel_is_drawn_in_its_place() -> None:
+    """Anew with all that happens, as HTML and as text; names of a run's are no HTML."""
+    drawn: list[tuple[str, str]] = []
+    panel = NotebookPanel("<guess>", lambda html, text: drawn.append((html, text)))
+    panel.on_phase("loading small")
+    panel.on_start(4, None)
+    panel.on_eval(0, {"eval/success": 0.03})
+    panel.on_step(1, STEP)
+    panel.on_end(SUMMARY)
+    assert "loading small" in drawn[0][1] and "step 1/4" in drawn[-1][1] and "3% at step 0" in drawn[-1][0]
+    assert "&lt;guess&gt;" in drawn[-1][0] and "<guess>" in drawn[-1][1] and len(drawn) == 4
+    assert drawn[-1][0].startswith("<pre") and "color" in drawn[-1][0]
 
 
 @pytest.mark.parametrize(

@@ -6,6 +6,7 @@ import asyncio
 import json
 import math
 from collections import Counter
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ import ludus
 from ludus.api.play import play
 from ludus.config import Config, load_config
 from ludus.loop.checkpoint import latest_checkpoint
+from ludus.runs.failures import Failure
 from ludus.runs.store import RunStore
 
 ROWS = [{"question": f"Guess. It is higher than {bound}."} for bound in range(5)]
@@ -323,13 +325,48 @@ def test_the_asynchronous_schedule_masks_nothing_within_its_bound(tiny_model_fol
     assert "stale" not in summary.ledger.masked
 
 
-def test_it_works_inside_a_running_event_loop(tiny_model_folder: Path, tmp_path: Path) -> None:
-    """In a notebook, where an event loop runs already, train() works as in a script."""
+def test_it_works_inside_a_running_event_loop(
+    tiny_model_folder: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """In a notebook, where an event loop runs already, train() works as in a script. Without a terminal it says
+    nothing; a callback is called with each step."""
+    seen: list[tuple[int, float]] = []
 
     async def cell() -> ludus.RunSummary:
-        return ludus.Trainer(make_config(tiny_model_folder, tmp_path, total_train_steps=1), ROWS).train(Talker)
+        trainer = ludus.Trainer(make_config(tiny_model_folder, tmp_path, total_train_steps=2), ROWS)
+        return trainer.train(Talker, callback=lambda step, metrics: seen.append((step, metrics["rollout/reward"])))
 
-    assert asyncio.run(cell()).steps == 1
+    assert asyncio.run(cell()).steps == 2
+    assert [step for step, _ in seen] == [1, 2]
+    assert "step 1/" not in "".join(capfd.readouterr())
+
+
+def test_progress_is_shown_beside_whoever_watches(
+    tiny_model_folder: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """`progress=True` shows it without a terminal too, on stderr; observer and callback are told all the same."""
+    observer, callback = Steps(), Steps()
+    trainer = ludus.Trainer(make_config(tiny_model_folder, tmp_path, total_train_steps=1), ROWS)
+    trainer.train(Talker, observer=observer, callback=callback, progress=True)
+    assert observer.steps == callback.steps and len(observer.steps) == 1
+    out, error = capfd.readouterr()
+    assert "step 1/1" in error and "done: 1 steps" in error and "step 1" not in out
+
+
+def test_a_callback_that_raises_stops_the_run(tiny_model_folder: Path, tmp_path: Path) -> None:
+    """What it raises is what `train` raises; nothing of it is swallowed."""
+    trainer = ludus.Trainer(make_config(tiny_model_folder, tmp_path), ROWS)
+    with pytest.raises(KeyError, match="no/such"):
+        trainer.train(Talker, callback=lambda _, metrics: metrics["no/such"])
+
+
+def test_a_summary_is_a_table_in_notebooks(trained: tuple[Path, Steps, ludus.RunSummary]) -> None:
+    """What one asks of a run that has ended; texts of the run's are no HTML."""
+    _, _, summary = trained
+    html = replace(summary, failures=[Failure("failed", "<b>ValueError</b>", 3, "e-1", "")])._repr_html_()
+    assert "3 steps, ended by total_train_steps" in html and f"{summary.ledger.sampled:,} sampled = " in html
+    assert f"{summary.reward_before:.3f} → {summary.reward_after:.3f}" in html and "3 episodes failed" in html
+    assert "&lt;b&gt;ValueError" in html
 
 
 def test_an_agent_that_always_raises_stops_the_run_with_its_traceback(tiny_model_folder: Path, tmp_path: Path) -> None:
