@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import importlib
 import os
-import re
 import runpy
 import shlex
 import subprocess
@@ -17,18 +16,17 @@ from types import TracebackType
 from typing import Annotated
 
 import typer
+from rich.markup import escape
 from typer import Argument, Option
 
 from ludus.cli.console import say
 from ludus.compat.names import FAMILIES
-from ludus.compat.originals.path import installed, put_on_path
+from ludus.compat.originals.extension import name_originals
+from ludus.compat.originals.path import put_on_path
 from ludus.compat.overrides import constant as parse_constant
 from ludus.compat.overrides import put
 from ludus.compat.program import Program
 from ludus.errors import LudusError, UserError
-
-_IMPORT = r"^\s*(?:import|from)\s+{}\b"
-
 
 SHELL = (".sh", ".bash")
 # What a script of the shell finds as python: modules and scripts run as `ludus run` runs them.
@@ -39,6 +37,11 @@ case "$1" in
   *) exec {python} "$@" ;;
 esac
 """
+
+
+def _say_as_it_is(text: str) -> None:
+    """Of a script's own: `[…]` in it is no mark."""
+    say(escape(text))
 
 
 def _run_shell(script: Path, arguments: Sequence[str], families: Sequence[str]) -> int:
@@ -109,6 +112,7 @@ def run(
     put_on_path(as_ or ())
     for family in as_ or ():  # now: an original may lie beside the script, whose folder comes first
         importlib.import_module(family)
+    name_originals(_say_as_it_is, "ludus run --as {family}")
     put(model or (), set_ or ())
     constants = dict(map(parse_constant, constant or ()))
     sys.argv = [script, *(arguments or ())]
@@ -128,12 +132,8 @@ def run(
         for family in (each for each in FAMILIES if each not in (as_ or ()) and Path(each, "__init__.py").exists()):
             say(f"{family!r} lies in this folder and is what Python finds; Ludus's instead: ludus run --as {family}")
         raise typer.Exit(_run_shell(path, arguments or (), as_ or ()))
-    source = path.read_text(encoding="utf-8", errors="replace")
-    for family in installed():
-        if re.search(_IMPORT.format(family), source, re.MULTILINE):
-            say(f"{family!r} is installed here and is what {script} imports; Ludus's instead: ludus run --as {family}")
     with _shown_as_python_does():
         program = Program.read(path, constants)
         if program.skipped:
-            say(f"not run, for they are IPython's: {' · '.join(program.skipped)}")
+            _say_as_it_is(f"not run, for they are IPython's: {' · '.join(program.skipped)}")
         program.run()

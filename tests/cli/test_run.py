@@ -61,6 +61,23 @@ def test_an_installed_original_is_meant_unless_the_command_says_otherwise(tmp_pa
     assert ours.stdout.split() == ["ludus.compat.art", "False"]
 
 
+@pytest.mark.parametrize("name", ["s.py", "s.ipynb", "-m"])
+def test_an_original_is_named_however_it_is_imported(tmp_path: Path, original: Path, name: str) -> None:
+    """Once: from a script, a notebook, a module that is run by its name; not where it is only mentioned."""
+    source = '"""\nimport verl\n"""\nimport importlib\nimportlib.import_module("art")\nfrom art import OURS\n'
+    cells = {"cells": [{"cell_type": "code", "source": line} for line in ("!pip install x[y]", source)]}
+    path = tmp_path / (name if name != "-m" else "s.py")
+    path.write_text(json.dumps(cells) if name == "s.ipynb" else source)
+    (original / "verl").mkdir()
+    (original / "verl" / "__init__.py").write_text("")
+    done = ludus_run(tmp_path, *([name] if name != "-m" else ["-m", "s"]), path=str(original))
+    said = [line for line in done.stdout.splitlines() if "installed here" in line]
+    there = original / "art" / "__init__.py"
+    instead = "Ludus's instead: ludus run --as art"
+    assert said == [f"'art' is installed here ({there}) and is what is imported; {instead}"], done
+    assert done.returncode == 0 and ("!pip install x[y]" in done.stdout) == (name == "s.ipynb")
+
+
 def test_a_module_runs_by_its_name(tmp_path: Path) -> None:
     """-m finds what lies in the working directory, as python does."""
     (tmp_path / "mine.py").write_text("import sys, verl\nprint(verl.__name__, sys.argv[1:])\n")
@@ -114,6 +131,46 @@ def test_a_notebook_gets_the_names_from_the_extension() -> None:
     code = "import ludus.compat; ludus.compat.load_ipython_extension(None); import areal; print(areal.__name__)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "ludus.compat.areal"
+
+
+IN_A_NOTEBOOK = """
+import subprocess, sys, ludus, ludus.compat.art, ludus.compat.verl
+def load(module):
+    module.load_ipython_extension(None)
+"""
+OF_A_CHILD = """
+code = "import art, verl; print(art.__name__, verl.__name__)"
+print(subprocess.run([sys.executable, "-c", code], capture_output=True, text=True).stdout)
+"""
+INSTEAD = "Ludus's instead: %load_ext ludus.compat.art, in a kernel that has not imported it"
+
+
+@pytest.mark.parametrize(
+    ("cells", "said"),
+    [
+        # Without a family the original is meant, and is named, whether it is imported before or after.
+        ("load(ludus.compat); import art; art.OURS", INSTEAD),
+        ("import art; load(ludus.compat)", INSTEAD),
+        # With one, ours; in processes that the notebook starts too, and beside a second.
+        ("load(ludus.compat.art); import art; print(art.__name__)", "ludus.compat.art"),
+        (
+            "load(ludus.compat.art); load(ludus.compat.verl); load(ludus.compat)" + OF_A_CHILD,
+            "ludus.compat.art ludus.compat.verl",
+        ),
+        (
+            "import art\ntry: load(ludus.compat.art)\nexcept ludus.UserError as error: print(error)",
+            "restart the kernel",
+        ),
+    ],
+)
+def test_a_notebook_says_whose_names_it_means(tmp_path: Path, original: Path, cells: str, said: str) -> None:
+    """Where the original is installed too, `%load_ext ludus.compat.art` is what --as is on the command line."""
+    done = subprocess.run(
+        [sys.executable, "-c", IN_A_NOTEBOOK + cells],
+        env={**os.environ, "PYTHONPATH": str(original)}, cwd=tmp_path, capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0 and said in done.stdout, done
+    assert ("installed here" in done.stdout) == (said == INSTEAD)
 
 
 def test_a_script_of_the_shell_runs_as_it_is(tmp_path: Path) -> None:

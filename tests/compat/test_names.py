@@ -51,7 +51,10 @@ def test_nothing_is_loaded_before_a_name_is_read() -> None:
     assert run(code) == str(
         sorted(
             f"{HERE}.{name}"
-            for name in ("areal", "areal.api", "areal.api.workflow_api", "names", "originals", "originals.path", "verl")
+            for name in (
+                *("areal", "areal.api", "areal.api.workflow_api", "names", "originals", "originals.extension"),
+                *("originals.path", "verl"),
+            )
         )
     )
 

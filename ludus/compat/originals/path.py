@@ -11,7 +11,7 @@ import sys
 from collections.abc import Iterable
 from pathlib import Path
 
-from ludus.compat.names import FAMILIES
+from ludus.compat.names import FAMILIES, HERE
 
 
 def put_on_path(first: Iterable[str] = ()) -> None:
@@ -26,11 +26,13 @@ def put_on_path(first: Iterable[str] = ()) -> None:
     importlib.invalidate_caches()
 
 
-def installed() -> list[str]:
-    """Families whose original is found before ours."""
-    own = Path(__file__).parent
-    specs = {family: importlib.util.find_spec(family) for family in FAMILIES if family not in sys.modules}
-    return [family for family, spec in specs.items() if spec is not None and own not in Path(spec.origin or "").parents]
+def original(family: str) -> str | None:
+    """Where the original lies that `import` finds. None: it finds ours, or nothing."""
+    found = sys.modules.get(family)
+    spec = importlib.util.find_spec(family) if found is None else found.__spec__
+    if spec is None or spec.name.startswith(f"{HERE}.") or Path(__file__).parent in Path(spec.origin or "").parents:
+        return None
+    return spec.origin or next(iter(spec.submodule_search_locations or ()), family)
 
 
 def _folder(family: str) -> str:
