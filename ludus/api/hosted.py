@@ -187,6 +187,20 @@ def trained_steps(folder: Path) -> int:
     return 0 if found is None else found.progress.step
 
 
+def saved_model(folder: Path, step: int | None) -> Path:
+    """The folder of the weights of a step that was saved, of the model in `folder`.
+
+    step: None: the newest.  Raises UserError if there are none.
+    """
+    there = {each.progress.step: each.folder / "model" for each in checkpoints(folder / "checkpoints")}
+    wanted = max(there, default=None) if step is None else step
+    if wanted not in there:
+        steps = ", ".join(map(str, sorted(there))) or "none"
+        asked = "" if step is None else f" of step {step}"
+        raise UserError(f"{str(folder)!r} has no saved weights{asked}; it has: {steps}")
+    return there[wanted]
+
+
 def check_base(folder: Path, base_model: str) -> None:
     """Raises UserError if the folder belongs to a model with another base."""
     before = read_config(folder)["model"]["path"] if (folder / "config.yaml").exists() else base_model

@@ -8,6 +8,13 @@ from __future__ import annotations
 import logging
 
 
-def getLogger(name: str | None = None, type_: str | None = None) -> logging.Logger:  # noqa: ARG001, N802  their names
-    """Python's logger of this name. type_: said nothing but colours there."""
-    return logging.getLogger(name)
+def getLogger(  # noqa: N802  their name
+    name: str | None = None,
+    type_: str | None = None,  # noqa: ARG001
+    level: int | None = None,
+) -> logging.Logger:
+    """Python's logger of this name. type_: said nothing but colours there.  level: None: as it is."""
+    logger = logging.getLogger(name)
+    if level is not None:
+        logger.setLevel(level)
+    return logger

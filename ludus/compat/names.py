@@ -13,7 +13,7 @@ import inspect
 import logging
 import sys
 import tomllib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from importlib.abc import Loader, MetaPathFinder
@@ -40,7 +40,8 @@ class Table:
     """Every public name of an original: where it is, or why it is not.
 
     Sections of `names.toml`: a module of the original, with the names that are here; `conditions`, `not_needed`,
-    `refused`, `unneeded_members` and `refused_members`, each with dotted names by what is said of them.
+    `refused`, `unneeded_members` and `refused_members`, each with dotted names by what is said of them. An argument
+    stands behind a colon, several with commas between.
     """
 
     family: str
@@ -52,7 +53,7 @@ class Table:
     refused: Reasons
     """Names, and modules with all that is below them: why they are not here, and what to use instead."""
     unneeded_members: Reasons
-    """Of classes that are here, what they lack and nobody needs: `Class.member`, or `Class.method:parameter`."""
+    """Of what is here, what it lacks or takes and nobody needs: `Class.member`, `Class.method:argument`."""
     refused_members: Reasons
     """What they lack and cannot have here, and what to use instead."""
 
@@ -61,7 +62,7 @@ class Table:
     def of(cls, family: str) -> Table:
         read = tomllib.loads(Path(__file__).with_name(family).joinpath("names.toml").read_text(encoding="utf-8"))
         said = [
-            {name: why for why, names in read.pop(section, {}).items() for name in names.split()}
+            {name: why for why, names in read.pop(section, {}).items() for name in _apart(names)}
             for section in ("conditions", "not_needed", "refused", "unneeded_members", "refused_members")
         ]
         modules: dict[str, dict[str, str]] = {}
@@ -255,6 +256,13 @@ def _place(name: str) -> tuple[Table, str]:
 def _below(names: Reasons, path: str) -> set[str]:
     """The last parts of those directly below a module."""
     return {last for module, _, last in (name.rpartition(".") for name in names) if module == path}
+
+
+def _apart(names: str) -> Iterator[str]:
+    """`f:a,b` as `f:a` and `f:b`, anything else as it is."""
+    for name in names.split():
+        function, colon, arguments = name.partition(":")
+        yield from (f"{function}:{each}" for each in arguments.split(",")) if colon else (name,)
 
 
 def _listed(names: set[str]) -> str:

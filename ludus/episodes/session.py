@@ -97,6 +97,11 @@ class Session:
         state = "open" if self._close_reason is None else f"closed: {self._close_reason}"
         return f"Session({self.id!r}, {state}, turns={stats.num_turns}, running={stats.num_running})"
 
+    @property
+    def version(self) -> int:
+        """Of the weights that would answer now."""
+        return self._engine.stats().version
+
     def pinned_fields(self, request: ChatRequest) -> tuple[str, ...]:
         """Names of the sampling fields whose values in `request` are replaced by the session's."""
         if not self.pinned:

@@ -53,9 +53,9 @@ class ProgramTests:
         return cls(tuple(map(_text, inputs)), tuple(map(_text, outputs)), body.get("fn_name"))
 
 
-def extract_code(answer: str, min_length: int = _MIN_CODE_CHARS) -> str | None:
+def extract_code(text: str, min_length: int = _MIN_CODE_CHARS) -> str | None:
     """The last fenced block of an answer that is no shorter than `min_length`. None: there is none."""
-    blocks = [block for block in _FENCED.findall(answer) if len(block) >= min_length]
+    blocks = [block for block in _FENCED.findall(text) if len(block) >= min_length]
     return blocks[-1] if blocks else None
 
 

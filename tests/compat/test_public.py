@@ -39,8 +39,8 @@ def page_of(family: str) -> str:
         ("*: under a condition", table.conditions),
         ("can be called, and does nothing", table.not_needed),
         ("is not here", table.refused),
-        ("of a class that is here, not needed", table.unneeded_members),
-        ("of a class that is here, not possible", table.refused_members),
+        ("argument or member of what is here, not needed", table.unneeded_members),
+        ("argument or member of what is here, refused", table.refused_members),
     ):
         if not reasons:
             continue

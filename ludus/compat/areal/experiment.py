@@ -25,6 +25,7 @@ from ludus.compat.areal.generation import GenerationHyperparameters
 from ludus.compat.areal.importer import import_areal
 from ludus.compat.config import Config
 from ludus.compat.importing.report import Entry, by_note
+from ludus.compat.members import with_members
 from ludus.settings import merged, with_value
 
 logger = logging.getLogger(__name__)
@@ -68,13 +69,14 @@ def _classes() -> dict[str, type[Section]]:
         # Agents are given the run's as it is, which can do what the one can that they make.
         is_generation = name == GenerationHyperparameters.__name__
         parent: type[Section] = Generation if is_generation else made[base] if base else Section
-        made[name] = dataclasses.make_dataclass(
+        cls = dataclasses.make_dataclass(
             name,
             [_field(found, made) for found in _FIELD.finditer(fields)],
             bases=(parent,),
             namespace={"__doc__": "As AReaL has it.", "__module__": __name__},
             kw_only=is_generation,
         )
+        made[name] = with_members("areal", f"api.cli_args.{name}")(cls)
     return made
 
 

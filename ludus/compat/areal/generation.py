@@ -5,6 +5,7 @@ Knows: token ids, sampling parameters.  Knows not: sessions, rewards.
 
 from __future__ import annotations
 
+import math
 import uuid
 from collections.abc import Sequence
 from dataclasses import dataclass, field, fields, replace
@@ -129,6 +130,9 @@ class ModelRequest:
     tokenizer: Any = None
     """Accepted; the engine has its own."""
     image_data: Sequence[Any] | None = None
+    processor: Any = None
+    """Accepted; there are no pictures to process."""
+    vision_msg_vllm: Sequence[Any] | None = None
 
     def copy(self) -> ModelRequest:
         return replace(self, input_ids=list(self.input_ids), metadata=dict(self.metadata))
@@ -145,8 +149,18 @@ class ModelResponse:
     output_versions: list[int] = field(default_factory=list)
     """Of the weights that sampled each token."""
     stop_reason: Literal["stop", "length", "abort"] = "stop"
+    tokenizer: Any = None
+    """The request's."""
+    input_images: Sequence[Any] = ()
+    processor: Any = None
     latency: float = 0.0
     """Seconds."""
+    ttft: float = math.inf
+    """Seconds until the first token, which are not measured here."""
+    itl: list[float] = field(default_factory=list)
+    """Seconds between tokens; likewise."""
+    routed_experts: Any = None
+    """None: experts are chosen anew when a token is trained."""
     completion_id: str = ""
     """Names the answer, as the keys of a mapping of rewards do."""
     stop_ids: frozenset[int] = frozenset()
@@ -161,7 +175,12 @@ class ModelResponse:
         return len(self.output_tokens)
 
     @property
+    def end_with_stop(self) -> bool:
+        """The last token is one that ends answers."""
+        return bool(self.output_tokens) and self.output_tokens[-1] in self.stop_ids
+
+    @property
     def output_tokens_without_stop(self) -> list[int]:
         """Without the token that ended the answer, if one did: a stop string or a limit leaves none behind."""
-        ended = self.stop_reason == "stop" and self.output_tokens and self.output_tokens[-1] in self.stop_ids
+        ended = self.stop_reason == "stop" and self.end_with_stop
         return self.output_tokens[:-1] if ended else list(self.output_tokens)

@@ -126,12 +126,16 @@ def _upper(cap: Rule, value: Any, given: Given) -> Meaning:
     return Meaning("taken", ours={f"algorithm.correction.{name}": each for name, each in bounds.items()})
 
 
+_OF_TEACHER = ("teacher.path", "teacher.train.path", "teacher.rl_loss_weight", "teacher.distill_loss_weight")
+
+
 def _teacher(_value: Any, given: Given) -> Meaning:
     """What a teacher's part of the loss comes to, beside the task's; AReaL's defaults where they are not given."""
-    if "teacher.path" not in given:
+    path = given.get("teacher.path") or given.get("teacher.train.path")
+    if not path:
         return Meaning("not needed", "there is no teacher")
     task, teacher = given.get("teacher.rl_loss_weight", 1.0), given.get("teacher.distill_loss_weight", 0.005)
-    ours = {"teacher.kind": "model", "teacher.path": given["teacher.path"]}
+    ours = {"teacher.kind": "model", "teacher.path": path}
     if task == 0:
         return Meaning(
             "taken", ours={**ours, "algorithm.distillation.weight": teacher, "algorithm.advantage.kind": "none"}
@@ -209,7 +213,7 @@ KEYS: Table = keys_beside(
         **dict.fromkeys(("actor.use_decoupled_loss", "actor.recompute_logprob"), _correction),
         **{name: partial(_upper, rule) for name, rule in _CAPS.items()},
         "cluster.n_nodes": _nodes,
-        **dict.fromkeys(("teacher.path", "teacher.rl_loss_weight", "teacher.distill_loss_weight"), _teacher),
+        **dict.fromkeys(_OF_TEACHER, _teacher),
         "actor.c_clip": only(_clips, to("algorithm.loss.dual_clip"), _UNCLIPPED),
         "actor.eps_clip": only(_clips, _clip, _UNCLIPPED),
         "actor.eps_clip_higher": only(_clips, to("algorithm.loss.clip_high"), _UNCLIPPED),

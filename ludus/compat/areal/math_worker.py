@@ -5,15 +5,24 @@ Knows: one answer and its solution.  Knows not: processes.
 
 from __future__ import annotations
 
-from ludus.rewards.answers import math_verify_call
+from ludus.compat.members import with_members
+from ludus.rewards.answers import TIMEOUT_S, math_verify_call
 
 
+@with_members("areal", "reward.MathVerifyWorker")
 class MathVerifyWorker:
     """Compares answers with solutions, in processes that all callers share."""
 
+    def __init__(
+        self, try_extract_without_anchor: bool = True, precision: int = 6, timeout: float | None = TIMEOUT_S
+    ) -> None:
+        """timeout: seconds until a comparison is ended and counts as wrong. None: as without the argument."""
+        del try_extract_without_anchor, precision
+        self._timeout = TIMEOUT_S if timeout is None else timeout
+
     def verify(self, response: str, ground_truth: str) -> float:
         """1.0 if the response holds the solution's value, else 0.0. It blocks: call it in a reward function."""
-        (score,) = math_verify_call([response], [ground_truth])
+        (score,) = math_verify_call([response], [ground_truth], timeout=self._timeout)
         return score
 
 

@@ -12,13 +12,15 @@ from functools import partial
 from typing import Any
 
 from ludus.compat.areal.rollout import EpisodeEngine
+from ludus.compat.members import with_members
 from ludus.episodes.reward import Result
 from ludus.errors import UserError
 from ludus.gateway.interactions import Interaction, SessionRewards
-from ludus.runs.interactions import Style
+from ludus.runs.interactions import Style, message_json
 from ludus.types import SessionRecord
 
 
+@with_members("areal", "experimental.openai.types.InteractionWithTokenLogpReward")
 @dataclass(frozen=True, slots=True)
 class ExportedInteraction(Interaction):
     """A model call that is returned for training, with those before it that come along."""
@@ -28,6 +30,21 @@ class ExportedInteraction(Interaction):
     is_discounted: bool = False
     """The rewards are returns."""
 
+    @property
+    def interaction_id(self) -> str:
+        """The completion's."""
+        return self.turn.id
+
+    @property
+    def messages(self) -> list[dict[str, Any]]:
+        """What was asked, in OpenAI's words."""
+        return [message_json(message) for message in self.turn.messages]
+
+    @property
+    def output_message_list(self) -> list[dict[str, Any]]:
+        """What was answered."""
+        return [message_json(self.turn.reply)]
+
 
 def ArealOpenAI(  # noqa: N802  # the name that its users know
     engine: EpisodeEngine,
@@ -36,17 +53,18 @@ def ArealOpenAI(  # noqa: N802  # the name that its users know
     reasoning_parser: str | None = None,
     engine_max_tokens: int | None = None,
     chat_template_type: str | None = None,
+    lora_name: str | None = None,
     **options: Any,
 ) -> Any:
     """An `openai.AsyncOpenAI` whose calls are this episode's, with `set_reward(completion_id, reward)`,
     `set_last_reward(reward)`, `apply_reward_discount(turn_discount)`, `get_interaction(completion_id)` and
     `export_interactions(style)`; `engine` is its engine, and calls need no `model`.
 
-    tokenizer, tool_call_parser, reasoning_parser, chat_template_type: accepted; the run's model and its configuration
-    decide, and continuations are exact in any case.  options: other arguments of the client.
+    tokenizer, tool_call_parser, reasoning_parser, chat_template_type, lora_name: accepted; the run's model and its
+    configuration decide, and continuations are exact in any case.  options: other arguments of the client.
     Raises UserError if the SDK is not installed.
     """
-    del tokenizer, tool_call_parser, reasoning_parser, chat_template_type
+    del tokenizer, tool_call_parser, reasoning_parser, chat_template_type, lora_name
     if engine_max_tokens is not None:
         raise UserError(
             f"engine_max_tokens={engine_max_tokens} cannot act; set gconfig.max_new_tokens for one answer, "

@@ -14,6 +14,7 @@ from typing import Any, ClassVar
 
 from ludus.agents.adapter import EpisodeContext
 from ludus.compat.areal.generation import GenerationHyperparameters, ModelRequest, ModelResponse
+from ludus.compat.members import with_members
 from ludus.episodes.claim import TokenRow
 from ludus.episodes.session import Session
 from ludus.errors import UserError
@@ -49,6 +50,7 @@ class EngineConfig:
     """Seconds until the episode is over. None: it has no deadline."""
 
 
+@with_members("areal", "api.engine_api.InferenceEngine")
 class EpisodeEngine:
     """The model, for one episode."""
 
@@ -66,15 +68,21 @@ class EpisodeEngine:
         deadline_at = self.context.deadline_at
         return EngineConfig(None if deadline_at is None else max(0.0, deadline_at - time.monotonic()))
 
+    def get_version(self) -> int:
+        """Of the weights that would answer now."""
+        return self.session.version
+
     async def agenerate(self, req: ModelRequest) -> ModelResponse:
         """One answer, on the weights of the moment; weights may change in its middle, and each token names its own.
 
         Raises UserError for what cannot act, AgentError where a limit or the context ends it.
         """
-        if req.image_data:
-            raise UserError("image_data cannot act: the model reads text alone; leave it out")
+        for name, pictures in (("image_data", req.image_data), ("vision_msg_vllm", req.vision_msg_vllm)):
+            if pictures:
+                raise UserError(f"{name} cannot act: the model reads text alone; leave it out")
         prompt = tuple(map(int, req.input_ids))
-        return await self._ask(ChatRequest(messages=(), prompt=prompt), req.gconfig, len(prompt))
+        response = await self._ask(ChatRequest(messages=(), prompt=prompt), req.gconfig, len(prompt))
+        return replace(response, tokenizer=req.tokenizer)
 
     async def achat(
         self, messages: Sequence[Mapping[str, str] | Message], gconfig: Any = None, **template_kwargs: Any

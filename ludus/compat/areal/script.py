@@ -11,15 +11,13 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Self
 
-from rich.console import Console
-
 from ludus.api.accept import AcceptFn
-from ludus.api.live import watch
 from ludus.api.trainer import Trainer
 from ludus.compat.areal.experiment import Section, SectionT, config_of, read_experiment, tell
 from ludus.compat.config import Config
 from ludus.compat.importing.interpolate import read_yaml
 from ludus.compat.names import here
+from ludus.errors import UserError
 from ludus.loop.observer import RunSummary
 from ludus.loop.settings import EvalSettings
 
@@ -57,20 +55,29 @@ class PPOTrainer(Trainer):
         workflow_kwargs: Mapping[str, Any] | None = None,
         eval_workflow_kwargs: Mapping[str, Any] | None = None,
         dynamic_filter_fn: AcceptFn | str | None = None,
+        total_epochs: int | None = None,
         **options: Any,
     ) -> RunSummary:
-        """Train until the configuration says it is enough, and show on stderr how far it is.
+        """Train until the configuration says it is enough, and show how far it is, on stderr where nobody looks at a
+        terminal.
 
+        total_epochs: above the configuration's `total_train_epochs`.
         dynamic_filter_fn: `should_accept_fn` of `ludus.Trainer`, whose other arguments are the options; an `observer`
         among them watches instead, and `resume` says it in place of AReaL's `recover.mode`.
         """
+        if total_epochs is not None and total_epochs < 1:
+            raise UserError(f"total_epochs={total_epochs} must be at least 1; leave it out for the configuration's")
+        if total_epochs is not None and self.config.total_train_steps is not None:
+            logger.warning("total_epochs=%d says nothing: total_train_steps says when to stop", total_epochs)
+        elif total_epochs is not None:
+            self.config = self.config.model_copy(update={"total_train_epochs": total_epochs})
         evaluated = {"eval_workflow": here(eval_workflow), "eval_workflow_kwargs": eval_workflow_kwargs}
         if eval_workflow is not None and not self.config.eval.is_asked:
             logger.warning("eval_workflow plays nothing: no evaluation is asked for; set evaluator.freq_steps")
             evaluated = {}
-        with watch(Console(stderr=True), self.config.name) as observer:
-            shown = {"should_accept_fn": dynamic_filter_fn, "observer": observer, "resume": self._resume}
-            return super().train(here(workflow), workflow_kwargs, **{**evaluated, **shown, **options})
+        shown = {"progress": "observer" not in options, "resume": self._resume}
+        accepted = {"should_accept_fn": dynamic_filter_fn}
+        return super().train(here(workflow), workflow_kwargs, **{**evaluated, **accepted, **shown, **options})
 
     def close(self) -> None:
         """As leaving the block."""

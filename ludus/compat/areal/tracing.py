@@ -12,40 +12,56 @@ from contextlib import asynccontextmanager, contextmanager
 from functools import wraps
 from typing import Any
 
+from ludus.compat.members import takes
 from ludus.runs.spans import span
 
 _KIND = "areal"
 
 
+@takes("areal", "utils.perf_tracer.trace_scope")
 @contextmanager
-def trace_scope(name: str, **details: Any) -> Iterator[None]:
-    """Times the block. details: `args` are kept with it; AReaL's others said what its profiler does."""
-    with span(_KIND, name, inputs=details.get("args")):
+def trace_scope(
+    name: str,
+    *,
+    category: Any = None,  # noqa: ARG001
+    enable_profiler: bool = False,  # noqa: ARG001
+    profiler_args: Any = None,  # noqa: ARG001
+    args: Any = None,
+) -> Iterator[None]:
+    """Times the block. args: kept with it."""
+    with span(_KIND, name, inputs=args):
         yield
 
 
 @asynccontextmanager
-async def atrace_scope(name: str, **details: Any) -> AsyncIterator[None]:
+async def atrace_scope(
+    name: str, *, category: Any = None, enable_profiler: bool = False, profiler_args: Any = None, args: Any = None
+) -> AsyncIterator[None]:
     """As `trace_scope`."""
-    with trace_scope(name, **details):
+    how = {"category": category, "enable_profiler": enable_profiler, "profiler_args": profiler_args}
+    with trace_scope(name, args=args, **how):
         yield
 
 
 @contextmanager
-def trace_session_phase(phase: str, **payloads: Any) -> Iterator[None]:
-    """Times a phase of the episode, such as `reward`. payloads: kept with it."""
-    with span(_KIND, phase, inputs=payloads or None):
+def trace_session_phase(phase: str, *, start_payload: Any = None, end_payload: Any = None) -> Iterator[None]:
+    """Times a phase of the episode, such as `reward`. Payloads are kept with it."""
+    payloads = {"start_payload": start_payload, "end_payload": end_payload}
+    with span(_KIND, phase, inputs={name: value for name, value in payloads.items() if value is not None} or None):
         yield
 
 
 @asynccontextmanager
-async def atrace_session_phase(phase: str, **payloads: Any) -> AsyncIterator[None]:
+async def atrace_session_phase(
+    phase: str, *, start_payload: Any = None, end_payload: Any = None
+) -> AsyncIterator[None]:
     """As `trace_session_phase`."""
-    with trace_session_phase(phase, **payloads):
+    with trace_session_phase(phase, start_payload=start_payload, end_payload=end_payload):
         yield
 
 
-def trace_perf(name: str, **_: Any) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+@takes("areal", "utils.perf_tracer.trace_perf")
+def trace_perf(name: str, *, category: Any = None) -> Callable[[Callable[..., Any]], Callable[..., Any]]:  # noqa: ARG001
     """A decorator that times each call of a function, async or not."""
 
     def decorate(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -68,5 +84,6 @@ def trace_perf(name: str, **_: Any) -> Callable[[Callable[..., Any]], Callable[.
     return decorate
 
 
-trace_session = trace_perf
-"""A decorator that times a phase of the episode."""
+def trace_session(phase: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """A decorator that times a phase of the episode."""
+    return trace_perf(phase)

@@ -17,18 +17,28 @@ import pydantic
 from ludus.compat import overrides
 from ludus.compat.art.group import TrajectoryGroup
 from ludus.compat.art.trajectory import Trajectory
+from ludus.compat.members import Told
 from ludus.errors import ConfigError
 from ludus.settings import Settings
 
 logger = logging.getLogger(__name__)
 
-_NOT_NEEDED = {
-    **dict.fromkeys(("logprob_calculation_chunk_size", "packed_sequence_length"), "trainer.row_tokens bounds memory"),
-    "grad_accumulation_sequences": "a step is one optimizer step over all trajectories",
-    **dict.fromkeys(("precalculate_logprobs", "allow_training_without_logprobs"), "logprobs are in the record"),
-    **dict.fromkeys(("plot_tensors", "verbose"), "the run store has what was trained, `ludus report` shows it"),
+_TOLD = Told("art", "local.backend.LocalBackend.train")
+_SAYS_NOTHING = {
+    "advantage_balance": 0.0,
+    "importance_sampling_level": "token",
+    "kimi_k2_tau": None,
+    "kl_penalty_reference_step": None,
+    "kl_ref_adapter_path": None,
+    "mask_prob_ratio": False,
+    "max_negative_advantage_importance_sampling_weight": None,
+    "num_trajectories_learning_rate_multiplier_power": 0.0,
+    "scale_learning_rate_by_reward_std_dev": False,
+    "truncated_importance_sampling": None,
+    "loss_fn_config": None,
+    "adam_params": None,
 }
-"""Options that change nothing of what is learned, and why."""
+"""Options of ART's that are refused, as they are by default there."""
 
 Stage = Literal["batch", "train", "publish", "checkpoint"]
 
@@ -60,16 +70,19 @@ class TrainConfig(Settings):
     max_steps_off_policy: int | None = pydantic.Field(default=None, ge=0)
     """Tokens sampled by weights that are older by more steps are masked `stale`. None: none are."""
     save_checkpoint: bool = True
+    grad_accumulation_sequences: int | None = None
+    """Always None: what is given is named as ignored."""
 
     @pydantic.model_validator(mode="before")
     @classmethod
     def _without_unneeded(cls, given: Any) -> Any:
         if not isinstance(given, Mapping):
             return given
-        if unneeded := sorted(given.keys() & _NOT_NEEDED.keys()):
-            said = "; ".join(f"{name} ({_NOT_NEEDED[name]})" for name in unneeded)
-            logger.info("options of training that are not needed here: %s", said)
-        kept = {name: value for name, value in given.items() if name not in _NOT_NEEDED}
+        said = {name: value for name, value in given.items() if value != _SAYS_NOTHING.get(name, _TOLD)}
+        _TOLD.look(said)
+        kept = {name: value for name, value in said.items() if name not in _TOLD.ignored}
+        if kept.pop("normalize_advantages", True) is False:  # an older name of it
+            kept["scale_rewards"] = False
         if "ppo" in kept:  # what loss_fn says since 0.5
             kept.setdefault("loss_fn", "ppo" if kept["ppo"] else "cispo")
             kept.pop("ppo")
@@ -221,7 +234,7 @@ class Backend(ABC):
         Ludus's.
         """
         end_if_trained(model.name, await self.get_step(model))
-        acting = options.keys() - _NOT_NEEDED.keys()
+        acting = options.keys() - _TOLD.ignored.keys()
         if config is not None and acting:
             raise ConfigError(f"{', '.join(sorted(acting))} and a config say the same thing twice; pass one of them")
         given = {} if config is None else config.model_dump(exclude_unset=True)
@@ -286,8 +299,7 @@ class Backend(ABC):
         **_: Any,
     ) -> None:
         """`fork`, by ART's name. Raises ConfigError for a bucket."""
-        if from_s3_bucket is not None:
-            raise ConfigError(f"from_s3_bucket={from_s3_bucket!r} cannot act: {_NO_BUCKET}")
+        refuse_bucket("from_s3_bucket", from_s3_bucket)
         await self.fork(model, from_model, from_project=from_project, not_after_step=not_after_step)
 
     async def _experimental_pull_from_s3(self, model: TrainableSpec, *_: Any, **__: Any) -> None:
@@ -297,6 +309,13 @@ class Backend(ABC):
     async def _experimental_push_to_s3(self, model: TrainableSpec, *_: Any, **__: Any) -> None:
         """Nothing; a warning says so."""
         logger.warning("_experimental_push_to_s3 of %s does nothing: %s", model.name, _NO_BUCKET)
+
+    async def _experimental_pull_model_checkpoint(self, model: TrainableSpec, **_: Any) -> str:
+        """Raises ConfigError: here are no weights."""
+        raise ConfigError(
+            f"_experimental_pull_model_checkpoint of {model.name} cannot act: its checkpoints lie where its backend "
+            "is; a result's checkpoint_path says where, and any tool copies the folder"
+        )
 
     async def _experimental_deploy(self, *_: Any, **__: Any) -> None:
         """Raises ConfigError: nothing is deployed."""
@@ -308,6 +327,12 @@ class Backend(ABC):
     @abstractmethod
     async def close(self) -> None:
         """Free everything. Closing twice is allowed."""
+
+
+def refuse_bucket(argument: str, bucket: str | None) -> None:
+    """Raises ConfigError if one is named."""
+    if bucket is not None:
+        raise ConfigError(f"{argument}={bucket!r} cannot act: {_NO_BUCKET}")
 
 
 def end_if_trained(name: str, step: int) -> None:

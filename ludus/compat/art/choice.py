@@ -101,9 +101,10 @@ def sampled_by(choice: Any) -> str | None:
     return _ours(choice, "model")
 
 
-def convert_litellm_choice_to_openai(choice: Any) -> Choice:
+def convert_litellm_choice_to_openai(litellm_choice: Any) -> Choice:
     """The choice of an answer that litellm read, in the SDK's shape; its turn comes along."""
-    return Choice.model_validate({**to_json(choice), "turn_id": turn_id(choice), "model": sampled_by(choice)})
+    ours = {"turn_id": turn_id(litellm_choice), "model": sampled_by(litellm_choice)}
+    return Choice.model_validate({**to_json(litellm_choice), **ours})
 
 
 def _ours(choice: Any, name: str) -> str | None:

@@ -14,9 +14,11 @@ from ludus.compat.art.context import bound
 from ludus.compat.art.group import TrajectoryGroup
 from ludus.compat.art.rollout import Rollout
 from ludus.compat.art.tally import Member, Played, RolloutTally, current_tally, settle
+from ludus.compat.members import with_members
 from ludus.errors import UserError
 
 
+@with_members("art", "gather.GatherContext")
 class GatherContext(RolloutTally):
     """What such a gathering counts, on a bar whose total is the user's."""
 

@@ -109,6 +109,10 @@ class TrajectoryGroup(pydantic.BaseModel):
         self._check_whole()
         return super().__deepcopy__(memo)
 
+    def log(self, message: str) -> None:
+        """Keep a line with the group."""
+        self.logs.append(message)
+
     def with_trajectories(self, trajectories: Iterable[Trajectory]) -> Self:
         """A copy that holds these trajectories, and everything else as it is."""
         found = copy.copy(self)

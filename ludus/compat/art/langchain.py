@@ -16,6 +16,7 @@ from ludus.compat.art.capture import capturing
 from ludus.compat.art.context import bound
 from ludus.compat.art.trainable import Model
 from ludus.compat.art.trajectory import Trajectory
+from ludus.compat.members import takes
 from ludus.errors import UserError
 from ludus.processes.blocking import run_blocking, stream_blocking
 
@@ -26,22 +27,23 @@ _model: ContextVar[Model[Any] | None] = ContextVar("ludus_langchain_model", defa
 
 
 @overload
-def wrap_rollout(model: Model[Any], rollout: Rollout[P]) -> Rollout[P]: ...
+def wrap_rollout(model: Model[Any], fn: Rollout[P]) -> Rollout[P]: ...
 
 
 @overload
 def wrap_rollout(model: Model[Any]) -> Callable[[Rollout[P]], Rollout[P]]: ...
 
 
-def wrap_rollout(model: Model[Any], rollout: Rollout[P] | None = None) -> Any:
+def wrap_rollout(model: Model[Any], fn: Rollout[P] | None = None) -> Any:
     """The rollout, inside of which `init_chat_model` is this model and whose trajectory gets what was said there.
 
     A trajectory that comes back without an answer is given all of them: the first conversation, and the others as
     additional histories. One that holds answers stays as it is, and so does one of a model that was never answered.
-    Without `rollout`, a decorator.
+    fn: the rollout. None: a decorator of one.
     """
-    if rollout is None:
+    if fn is None:
         return functools.partial(wrap_rollout, model)
+    rollout = fn
 
     @functools.wraps(rollout)
     async def wrapped(*args: P.args, **kwargs: P.kwargs) -> Trajectory:
@@ -61,12 +63,21 @@ def wrap_rollout(model: Model[Any], rollout: Rollout[P] | None = None) -> Any:
     return wrapped
 
 
-def init_chat_model(model: str | None = None, **kwargs: Any) -> Any:
+@takes("art", "langgraph.llm_wrapper.init_chat_model")
+def init_chat_model(
+    model: str | None = None,
+    *,
+    model_provider: str | None = None,
+    configurable_fields: Any = None,
+    config_prefix: str | None = None,
+    **kwargs: Any,
+) -> Any:
     """The chat model of the wrapped rollout that plays here: asynchronous, blocking, streaming, with tools.
 
     model: a name of it, or None.  kwargs: arguments of LangChain's `ChatOpenAI`; the temperature is 1.0 if none is
     given.  Raises UserError outside of a wrapped rollout, and for the name of another model.
     """
+    del model_provider, configurable_fields, config_prefix
     found = _model.get()
     if found is None:
         raise UserError("init_chat_model was called outside of a rollout; wrap it: wrap_rollout(model, rollout)")

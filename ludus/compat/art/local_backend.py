@@ -8,11 +8,13 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import shutil
 from collections.abc import Collection
 from contextlib import AsyncExitStack
 from pathlib import Path
+from typing import Any, Literal
 
-from ludus.api.hosted import HostedModel, fork_checkpoint, trained_steps
+from ludus.api.hosted import HostedModel, fork_checkpoint, saved_model, trained_steps
 from ludus.compat.art.backends import (
     AnyTraining,
     Backend,
@@ -22,10 +24,12 @@ from ludus.compat.art.backends import (
     TrainableSpec,
     TrainArguments,
     TrainResult,
+    refuse_bucket,
 )
 from ludus.compat.art.configs import check_config, default_config, model_config
 from ludus.compat.art.served import ServedModel
 from ludus.compat.config import Config
+from ludus.compat.members import with_members
 from ludus.episodes.keys import SessionKeys
 from ludus.errors import ConfigError
 from ludus.gateway.server import GatewayServer
@@ -36,17 +40,24 @@ logger = logging.getLogger(__name__)
 DEFAULT_PATH = "runs"
 
 
+@with_members("art", "local.backend.LocalBackend")
 class LocalBackend(Backend):
     """A `Backend` in this process."""
 
     def __init__(
-        self, *, path: Path | str | None = None, config: Config | None = None, in_process: bool = True
+        self,
+        *,
+        in_process: bool = True,
+        path: Path | str | None = None,
+        gpu_cost_per_hour_usd: float | None = None,
+        config: Config | None = None,
     ) -> None:
         """path: where projects lie. None: `runs`.
 
         config: what models, engine, trainer and sampling are like. None: as ART's: LoRA, its loss and learning rate.
         Raises ConfigError for keys that cannot act here.
         """
+        del gpu_cost_per_hour_usd
         if not in_process:
             raise ConfigError(
                 "in_process=False cannot act: a LocalBackend is in this process. For one of its own start "
@@ -114,6 +125,26 @@ class LocalBackend(Backend):
         return await asyncio.to_thread(
             fork_checkpoint, source, folder, model.base_model, not_after_step=asked.not_after_step
         )
+
+    async def _experimental_pull_model_checkpoint(
+        self,
+        model: TrainableSpec,
+        *,
+        step: int | Literal["latest"] | None = None,
+        local_path: str | None = None,
+        s3_bucket: str | None = None,
+        **_: Any,
+    ) -> str:
+        """The folder of weights that were saved, copied to `local_path` if one is named.
+
+        step: whose. None, or "latest": the newest.  Raises UserError if there are none, ConfigError for a bucket.
+        """
+        refuse_bucket("s3_bucket", s3_bucket)
+        wanted = None if step == "latest" else step
+        found = await asyncio.to_thread(saved_model, self._folder(model.project, model.name), wanted)
+        if local_path is not None:
+            await asyncio.to_thread(shutil.copytree, found, local_path, dirs_exist_ok=True)
+        return str(found) if local_path is None else local_path
 
     async def close(self) -> None:
         if opening := [each for each in self._models.values() if not each.done()]:

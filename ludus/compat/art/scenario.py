@@ -54,6 +54,10 @@ class MCPTool:
     def to_dict(self) -> dict[str, Any]:
         return {"name": self.name, "description": self.description, "parameters": dict(self.parameters)}
 
+    def to_tool_schema(self) -> dict[str, Any]:
+        """As a request's `tools` have it."""
+        return {"type": "function", "function": self.to_dict()}
+
 
 @dataclass(frozen=True)
 class MCPResource:

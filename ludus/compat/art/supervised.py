@@ -8,19 +8,23 @@ chunks is the same as one without a break.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from ludus.compat.art.backends import TrainSFTConfig
+from ludus.compat.art.bars import progress_bar
 from ludus.compat.art.dataset import epoch_parts
 from ludus.compat.art.schedule import Method, create_lr_schedule
 from ludus.compat.art.trainable import TrainableModel
 from ludus.compat.art.trajectory import Trajectory
 from ludus.compat.importing.files import read_text
+from ludus.compat.members import takes
 from ludus.errors import UserError
 from ludus.runs.metrics import Metrics
+
+SHUFFLED = 10_000  # ART's buffer; here a file is shuffled as a whole
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,21 +34,29 @@ class SFTDatasetChunk:
     trajectories: list[Trajectory]
     config: TrainSFTConfig
     step: int
-    """Chunks since the first epoch began."""
+    """Batches since the first epoch began."""
     epoch: int
     epoch_step: int
-    """Chunks since this epoch began."""
+    """Batches since this epoch began."""
 
 
 def iterate_file(
-    file_path: Path | str, epochs: int = 1, shuffle: bool = True, seed: int = 42, initial_skip: int = 0
+    file_path: Path | str,
+    epochs: int = 1,
+    shuffle_buffer_size: int = SHUFFLED,
+    seed: int = 42,
+    initial_skip: int = 0,
+    *,
+    shuffle: bool = True,
 ) -> Iterator[Trajectory]:
     """The conversations of a JSONL file, once for each epoch: lines with `messages`, and `tools` if there are any.
 
-    shuffle: another order in each epoch.  initial_skip: so many are left out, for a run that goes on.
+    shuffle: another order in each epoch, of the whole file, whatever the size of the buffer; with `shuffle_buffer_size`
+    of 1 none.  initial_skip: so many are left out, for a run that goes on.
     Raises UserError for a line that is no conversation, with its number.
     """
-    for part in epoch_parts(_read(Path(file_path)), 1, epochs, initial_skip, _order(seed, shuffle)):
+    order = _order(seed, shuffle and shuffle_buffer_size > 1)
+    for part in epoch_parts(_read(Path(file_path)), 1, epochs, initial_skip, order):
         yield part.items[0].model_copy(deep=True)
 
 
@@ -54,16 +66,19 @@ def create_sft_dataset_iterator(
     epochs: int = 1,
     batch_size: int = 2,
     peak_lr: float = 2e-4,
-    *,
     schedule_type: Method = "linear",
     warmup_ratio: float = 0.1,
     shuffle: bool = True,
     seed: int = 42,
     initial_step: int = 0,
+    show_progress: bool = True,
+    *,
+    final_step: int | None = None,
 ) -> Iterator[SFTDatasetChunk]:
     """Chunks of `chunk_size` batches, with one schedule over the batches of all epochs.
 
-    initial_step: chunks trained already.
+    initial_step: batches trained already.  show_progress: a bar, on a terminal and in a notebook.
+    final_step: the batch to end before. None: the last one counts.
     """
     if not trajectories or min(chunk_size, epochs, batch_size) < 1:
         raise UserError(
@@ -71,28 +86,49 @@ def create_sft_dataset_iterator(
             f"batch_size={batch_size} make nothing to train on; each must be at least 1"
         )
     num_batches = -(-len(trajectories) // batch_size)
-    warmup_steps = round(warmup_ratio * num_batches * epochs)
-    rates = create_lr_schedule(num_batches * epochs, peak_lr, schedule_type, warmup_steps)
-    for part in epoch_parts(trajectories, chunk_size * batch_size, epochs, initial_step, _order(seed, shuffle)):
-        first = part.epoch * num_batches + part.epoch_step * chunk_size
-        last = first + -(-len(part.items) // batch_size)
-        config = TrainSFTConfig(learning_rate=tuple(rates[first:last]), batch_size=batch_size)
-        yield SFTDatasetChunk(part.items, config, part.step, part.epoch, part.epoch_step)
+    num_all = num_batches * epochs
+    rates = create_lr_schedule(num_all, peak_lr, schedule_type, int(warmup_ratio * num_all))
+    num_wanted = num_all if final_step is None else min(final_step, num_all)
+    with progress_bar("train" if show_progress else None, num_all, unit="batch") as bar:
+        bar.update(min(initial_step, num_all))
+        for part in epoch_parts(trajectories, chunk_size * batch_size, epochs, 0, _order(seed, shuffle)):
+            first = part.epoch * num_batches + part.epoch_step * chunk_size
+            begin, end = max(first, initial_step), min(first + -(-len(part.items) // batch_size), num_wanted)
+            if begin >= end:
+                continue
+            items = part.items[(begin - first) * batch_size : (end - first) * batch_size]
+            config = TrainSFTConfig(learning_rate=tuple(rates[begin:end]), batch_size=batch_size)
+            yield SFTDatasetChunk(items, config, begin, part.epoch, begin - part.epoch * num_batches)
+            bar.update(end - begin)
 
 
+@takes("art", "utils.sft.train_sft_from_file")
 async def train_sft_from_file(
     model: TrainableModel[object],
     file_path: Path | str,
     epochs: int = 1,
     batch_size: int = 2,
     peak_lr: float = 2e-4,
+    schedule_type: Method = "linear",
+    warmup_ratio: float = 0.1,
+    initial_step: int = 0,
+    final_step: int | None = None,
+    _config: Mapping[str, Any] | None = None,
+    verbose: bool = False,
+    shuffle_buffer_size: int = SHUFFLED,
+    *,
+    shuffle: bool = True,
     **options: Any,
 ) -> list[Metrics]:
     """Train on all conversations of a JSONL file; the metrics of each chunk, which is a step of the model each.
 
-    options: schedule_type, warmup_ratio, chunk_size, shuffle, seed, initial_step, as for `create_sft_dataset_iterator`.
+    shuffle_buffer_size: 1: no order but the file's.  options: chunk_size, seed and show_progress of
+    `create_sft_dataset_iterator`, of which the others are too.
     """
-    options |= {"epochs": epochs, "batch_size": batch_size, "peak_lr": peak_lr}
+    del _config, verbose
+    options |= {"epochs": epochs, "batch_size": batch_size, "peak_lr": peak_lr, "schedule_type": schedule_type}
+    options |= {"warmup_ratio": warmup_ratio, "initial_step": initial_step, "final_step": final_step}
+    options["shuffle"] = shuffle and shuffle_buffer_size > 1
     chunks = create_sft_dataset_iterator(_read(Path(file_path)), **options)
     return [(await model.train_sft(chunk.trajectories, chunk.config)).metrics for chunk in chunks]
 

@@ -32,16 +32,20 @@ from ludus.compat.art.local_backend import DEFAULT_PATH, LocalBackend
 from ludus.compat.art.log_files import LogFiles, Logged, as_groups
 from ludus.compat.art.trajectory import Trajectory
 from ludus.compat.art.transport import PLACEHOLDER, ModelTransport
+from ludus.compat.members import Told, takes, with_members
 from ludus.errors import UserError
 from ludus.gateway.transport import sdk_http_module
+from ludus.settings import merged
 
 logger = logging.getLogger(__name__)
 ConfigT = TypeVar("ConfigT")
 
 TIMEOUT_S = 1200.0  # of one answer: what a long one takes on a laptop
 CONNECT_TIMEOUT_S = 5.0
+_TOLD = Told("art", "model.Model")
 
 
+@with_members("art", "model.Model")
 class Model(pydantic.BaseModel, Generic[ConfigT]):
     """A model that is asked and logged, and not trained: an endpoint by its name, for comparison."""
 
@@ -60,9 +64,22 @@ class Model(pydantic.BaseModel, Generic[ConfigT]):
     """None: its name."""
     base_path: str = DEFAULT_PATH
     """Where logs and state lie; a project is a folder below."""
+    id: str | None = None
+    run_id: str | None = None
+    entity: str | None = None
+    report_metrics: list[str] | None = None
+    """These four are kept with the model; nothing here reads them."""
+    _backend: Backend | None = pydantic.PrivateAttr(default=None)
     _without_endpoint: ClassVar[tuple[str | None, str | None]] = (None, None)
     """Base URL and key of a client where none are known. None: what the SDK itself takes."""
     _transports: dict[str, ModelTransport] = pydantic.PrivateAttr(default_factory=dict)
+
+    @pydantic.model_validator(mode="before")
+    @classmethod
+    def _name_ignored(cls, given: Any) -> Any:
+        if isinstance(given, Mapping):
+            _TOLD.look({name: value for name, value in given.items() if value is not None})
+        return given
 
     @property
     def log_files(self) -> LogFiles:
@@ -124,8 +141,19 @@ class Model(pydantic.BaseModel, Generic[ConfigT]):
         at = await self.get_step() if step is None else step
         return self.log_files.write(as_groups(trajectories), split=split, step=at, metrics=metrics or {})
 
+    def backend(self) -> Backend:
+        """What it was registered with, which it has no use for. Raises UserError before."""
+        if self._backend is None:
+            raise UserError(f"{self.name!r} has no backend; call `await model.register(backend)` first")
+        return self._backend
+
     async def register(self, backend: Backend) -> None:
-        """Nothing: it is asked where it is, and logged here."""
+        """Nothing but that: it is asked where it is, and logged here."""
+        self._backend = backend
+
+    def safe_model_dump(self, *args: Any, **kwargs: Any) -> dict[str, Any]:
+        """`model_dump` without `config`, which need not be JSON."""
+        return {**self.model_dump(*args, **kwargs), "config": None}
 
     async def get_step(self) -> int:
         """Steps that the model has been trained for."""
@@ -137,10 +165,10 @@ class Model(pydantic.BaseModel, Generic[ConfigT]):
         return dict(json.loads(path.read_text(encoding="utf-8"))) if path.exists() else None
 
     def merge_state(self, state: Mapping[str, Any]) -> dict[str, Any]:
-        """The state with these keys replaced."""
-        merged = {**(self.read_state() or {}), **state}
-        self.overwrite_state(merged)
-        return merged
+        """The state with these keys replaced, in mappings below too."""
+        found = merged(self.read_state() or {}, state)
+        self.overwrite_state(found)
+        return found
 
     def overwrite_state(self, state: Mapping[str, Any]) -> None:
         """Replace the state as a whole; it is written whole or not at all."""
@@ -150,23 +178,25 @@ class Model(pydantic.BaseModel, Generic[ConfigT]):
         draft.write_text(json.dumps(dict(state), indent=2) + "\n", encoding="utf-8")
         draft.replace(folder / "state.json")
 
+    def write_state(self, state: Mapping[str, Any]) -> None:
+        """`overwrite_state`, by its older name."""
+        self.overwrite_state(state)
+
     async def _prepare(self) -> InferenceEndpoint | None:
         """Where it is now. None: at its own base URL."""
         return None
 
 
+@with_members("art", "model.TrainableModel")
 class TrainableModel(Model[ConfigT]):
     """A model that is trained from what its rollouts do."""
 
     trainable: ClassVar[bool] = True
     base_model: str = pydantic.Field(min_length=1)
     """Name of an embedded model, a folder, or a hub id."""
-    run_id: str | None = None
-    """Kept with the model; nothing here reads it."""
     _without_endpoint: ClassVar[tuple[str | None, str | None]] = (PLACEHOLDER, "unregistered")
     _internal_config: Mapping[str, Any] | None = pydantic.PrivateAttr(default=None)
     """Keys of Ludus's configuration in which this model's differs. None: in none. It is read at registration."""
-    _backend: Backend | None = pydantic.PrivateAttr(default=None)
     _inference: InferenceEndpoint | None = pydantic.PrivateAttr(default=None)
 
     def __init__(self, *, _internal_config: Mapping[str, Any] | None = None, **fields: Any) -> None:
@@ -191,7 +221,8 @@ class TrainableModel(Model[ConfigT]):
             self._backend = LocalBackend(path=self.base_path)
         return self._backend
 
-    async def register(self, backend: Backend) -> None:
+    @takes("art", "model.TrainableModel.register")
+    async def register(self, backend: Backend, _openai_client_config: Mapping[str, Any] | None = None) -> None:
         """Have `backend` serve and train the model; returns when it answers. Doing it again is allowed.
 
         Raises UserError if another backend has it already.
@@ -230,14 +261,18 @@ class TrainableModel(Model[ConfigT]):
         end_if_trained(self.name, result.step)
         return result
 
+    @takes("art", "model.TrainableModel.train_sft")
     async def train_sft(
         self,
         trajectories: Iterable[Trajectory],
         config: TrainSFTConfig | None = None,
+        _config: Mapping[str, Any] | None = None,
+        verbose: bool = False,
         *,
         on_progress: OnProgress | None = None,
     ) -> TrainResult:
         """Supervised training on every assistant message of the trajectories; one step of the model."""
+        del _config, verbose
         given = list(trajectories)
         if not given:
             raise UserError("there are no trajectories to train on")

@@ -103,13 +103,13 @@ class Trajectory(History):
         return self
 
     @asynccontextmanager
-    async def track_duration(self, name: str) -> AsyncIterator[None]:
-        """Add the block's seconds to the metric `<name>_duration`."""
+    async def track_duration(self, metric_name: str) -> AsyncIterator[None]:
+        """Add the block's seconds to the metric `<metric_name>_duration`."""
         began_s = perf_counter()
         try:
             yield
         finally:
-            key = f"{name}_duration"
+            key = f"{metric_name}_duration"
             self.metrics[key] = self.metrics.get(key, 0.0) + perf_counter() - began_s
 
     def for_logging(self) -> dict[str, Any]:

@@ -42,7 +42,10 @@ class Agent:
         raise NotImplementedError(f"{type(self).__qualname__} must define `async def collect_trajectory`")
 
 
-register_agent = partial(register, ALL_AGENTS, "agent")
-"""`register_agent(name, cls_)` makes `cls_` known as `name`. Raises UserError if another class has that name."""
+def register_agent(name: str, cls_: Any) -> None:
+    """Makes `cls_` known as `name`. Raises UserError if another class has that name."""
+    register(ALL_AGENTS, "agent", name, cls_)
+
+
 make_agent = partial(make, ALL_AGENTS, "agent")
 """The agent that an abstraction describes. Raises UserError if no agent has that name."""

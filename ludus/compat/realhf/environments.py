@@ -30,8 +30,10 @@ class NullEnvironment(EnvironmentService):
         return None, 0.0, True, False, {}
 
 
-register_environment = partial(register, ALL_ENV_CLASSES, "environment")
-"""`register_environment(name, env_cls)` makes `env_cls` known as `name`. Raises UserError if another class has that
-name."""
+def register_environment(name: str, env_cls: Any) -> None:
+    """Makes `env_cls` known as `name`. Raises UserError if another class has that name."""
+    register(ALL_ENV_CLASSES, "environment", name, env_cls)
+
+
 make_env = partial(make, ALL_ENV_CLASSES, "environment")
 """The environment that an abstraction describes. Raises UserError if no environment has that name."""

@@ -5,11 +5,13 @@ Knows: token ids, logprobs, versions.  Knows not: queues, who samples.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Hashable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from ludus.compat.hyperparameters import Hyperparameters
+from ludus.compat.members import with_members
 from ludus.errors import UserError
 from ludus.types import Sampling, Turn
 
@@ -17,6 +19,7 @@ _WHOLE_VOCABULARY = 10**8
 """What the originals write into `top_k` when nothing is to be cut."""
 
 
+@with_members("realhf", "api.cli_args.GenerationHyperparameters")
 @dataclass(kw_only=True)
 class GenerationHyperparameters(Hyperparameters):
     """How answers are sampled. None stands for what the run's `gconfig` says."""
@@ -118,10 +121,53 @@ class APIGenerateOutput:
     output_logprobs: list[list[float]] = field(default_factory=list)
     version_end: list[int] = field(default_factory=list)
     no_eos: list[bool] = field(default_factory=list)
+    latency: float = math.inf
+    ttft: float = math.inf
+    itl: list[float] = field(default_factory=list)
+    """Whoever asked the model may write down how long it took; nothing here does."""
+
+    @classmethod
+    def from_input(cls, inp: Any) -> APIGenerateOutput:
+        """What is to be filled, of an object that has its first seven fields."""
+        given = ("qid", "prompt_ids", "input_ids", "gconfig", "prev_logprobs", "version_start", "metadata")
+        return cls(**{name: getattr(inp, name) for name in given})
+
+    @staticmethod
+    def concat(outputs: Sequence[APIGenerateOutput]) -> APIGenerateOutput:
+        """Answers to one query as those of one request. Raises ValueError if they differ in it."""
+        if len({output.qid for output in outputs}) != 1:
+            raise ValueError(f"these answer {sorted({str(output.qid) for output in outputs})}, and no one query")
+        return replace(
+            outputs[0],
+            output_ids=[each for output in outputs for each in output.output_ids],
+            output_logprobs=[each for output in outputs for each in output.output_logprobs],
+            version_end=[each for output in outputs for each in output.version_end],
+            no_eos=[each for output in outputs for each in output.no_eos],
+            latency=max(output.latency for output in outputs),
+            ttft=max(output.ttft for output in outputs),
+            itl=[each for output in outputs for each in output.itl],
+        )
 
     @property
     def group_size(self) -> int:
         return len(self.output_ids)
+
+    @property
+    def output_lens(self) -> list[int]:
+        return [len(ids) for ids in self.output_ids]
+
+    @property
+    def input_len(self) -> int:
+        return len(self.input_ids)
+
+    @property
+    def prompt_len(self) -> int:
+        return len(self.prompt_ids)
+
+    @property
+    def gen_lens(self) -> list[int]:
+        """Of each answer, with what was sampled before."""
+        return [length + self.input_len - self.prompt_len for length in self.output_lens]
 
     def get_logprobs(self) -> list[list[float]]:
         """Of whole sequences: zeros on the prompt, then what was sampled before, then each answer's own."""

@@ -8,13 +8,14 @@ from __future__ import annotations
 import json
 import logging
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
 from ludus.agents.adapter import current_episode
 from ludus.agents.environments.base import EnvironmentService
+from ludus.compat.members import with_members
 from ludus.compat.realhf.agent import Agent, Queue
 from ludus.compat.realhf.generation import BundledGenerationOutputs, GenerationHyperparameters
 from ludus.compat.realhf.sample import SequenceSample
@@ -38,7 +39,7 @@ class _MathAgent(Agent):
     """None: one answer, sampled as the run says."""
     tokenizer_path: str | None = None
     """None: the run's model."""
-    answer_save_path: str | None = None
+    answer_save_path: str | None = field(default=None, kw_only=True)
     """A folder for a line of JSON for each answer. None: the run store alone keeps them."""
 
     reward_scaling = 1.0
@@ -110,6 +111,7 @@ class _MathAgent(Agent):
                 file.write(json.dumps(line, ensure_ascii=False) + "\n")
 
 
+@with_members("realhf", "impl.agent.math_single_step_agent.MathSingleStepAgent")
 @dataclass(eq=False)
 class MathSingleStepAgent(_MathAgent):
     """Answers a problem `gconfig.n` times at once; a bundle with too few or too many right answers is rejected."""
@@ -132,6 +134,7 @@ class MathSingleStepAgent(_MathAgent):
         return [trajectory.build(rewards, {"success": rates})]
 
 
+@with_members("realhf", "impl.agent.math_multi_turn_agent.MathMultiTurnAgent")
 @dataclass(eq=False)
 class MathMultiTurnAgent(_MathAgent):
     """Answers a problem, is told whether the answer is right, and answers again, `num_turns` times."""

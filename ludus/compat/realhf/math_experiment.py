@@ -11,6 +11,7 @@ from typing import Any
 
 from ludus.api.experiment import ExperimentConfig
 from ludus.compat.keys import keys_beside, meaning_of
+from ludus.compat.members import with_members
 from ludus.compat.realhf.abstraction import AgentAbstraction, EnvServiceAbstraction
 from ludus.compat.realhf.generation import GenerationHyperparameters
 from ludus.settings import Path_
@@ -18,6 +19,7 @@ from ludus.settings import Path_
 _KEYS = keys_beside(__file__)
 
 
+@with_members("realhf", "api.cli_args.PPOHyperparameters")
 @dataclasses.dataclass
 class PPOHyperparameters:
     """How answers are sampled and what a right one is worth."""
@@ -27,6 +29,7 @@ class PPOHyperparameters:
     reward_output_bias: float = 0.0
 
 
+@with_members("realhf", "experiments.async_exp.async_rl_exp.AsyncRLExperimentConfig")
 @dataclasses.dataclass
 class AsyncRLExperimentConfig(ExperimentConfig):
     """Base of configurations that name an agent and an environment; without them nothing is learned."""
@@ -61,6 +64,7 @@ class AsyncRLExperimentConfig(ExperimentConfig):
         return self.model
 
 
+@with_members("realhf", "experiments.common.ppo_math_exp.PPOMATHConfig")
 @dataclasses.dataclass
 class PPOMATHConfig(ExperimentConfig):
     """Parameters of mathematics: how many answers to a problem, which bundles of them are wanted."""
@@ -77,6 +81,7 @@ class PPOMATHConfig(ExperimentConfig):
         return {"gconfig": {"n_samples": 1}, "rollout": {"min_members": 1}}
 
 
+@with_members("realhf", "experiments.async_exp.async_ppo_math_exp.AsyncPPOMATHConfig")
 @dataclasses.dataclass
 class AsyncPPOMATHConfig(AsyncRLExperimentConfig, PPOMATHConfig):
     """Bundles of answers to problems, judged in one step."""

@@ -15,6 +15,7 @@ from itertools import accumulate, pairwise
 from types import ModuleType
 from typing import Any
 
+from ludus.compat.members import with_members
 from ludus.errors import UserError
 
 _VALIDATES: ContextVar[bool] = ContextVar("ludus_sequence_sample_validates", default=True)
@@ -55,6 +56,7 @@ class SequenceSplitSpec:
         self.sizes = sizes
 
 
+@with_members("realhf", "api.cli_args.MicroBatchSpec")
 @dataclass
 class MicroBatchSpec:
     """How many parts at least, and how many tokens in each at most."""
@@ -63,6 +65,7 @@ class MicroBatchSpec:
     max_tokens_per_mb: int = 10**12
 
 
+@with_members("realhf", "api.core.data_api.SequenceSample")
 @dataclass(eq=False)
 class SequenceSample:
     """Items with ids, each with one or more sequences under every key."""

@@ -35,14 +35,23 @@ def test_chunks_have_one_schedule(tmp_path: Path) -> None:
     given = [Trajectory(messages_and_choices=lesson(number)["messages"]) for number in range(5)]
     chunks = list(create_sft_dataset_iterator(given, chunk_size=2, epochs=2, batch_size=2, peak_lr=1.0))
     assert [(each.step, each.epoch, each.epoch_step, len(each.trajectories)) for each in chunks] == [
-        (0, 0, 0, 4), (1, 0, 1, 1), (2, 1, 0, 4), (3, 1, 1, 1),
+        (0, 0, 0, 4), (2, 0, 2, 1), (3, 1, 0, 4), (5, 1, 2, 1),
     ]  # fmt: skip
     rates = [rate for each in chunks for rate in each.config.learning_rate]  # type: ignore[union-attr]
-    assert rates == create_lr_schedule(6, 1.0, "linear", warmup_steps=1)
+    assert rates == create_lr_schedule(6, 1.0, "linear", warmup_steps=0)
     orders = [asked(chunks[2 * epoch].trajectories + chunks[2 * epoch + 1].trajectories) for epoch in (0, 1)]
     assert sorted(orders[0]) == sorted(orders[1]) == [f"{number}?" for number in range(5)] and orders[0] != orders[1]
-    later = create_sft_dataset_iterator(given, chunk_size=2, epochs=2, batch_size=2, peak_lr=1.0, initial_step=3)
+    later = create_sft_dataset_iterator(given, chunk_size=2, epochs=2, batch_size=2, peak_lr=1.0, initial_step=5)
     assert [asked(each.trajectories) for each in later] == [asked(chunks[3].trajectories)]
+    middle = list(
+        create_sft_dataset_iterator(given, 2, 2, 2, 1.0, "linear", 0.1, True, 42, 1, show_progress=True, final_step=4)
+    )
+    batches = [each for chunk in chunks for each in (chunk.trajectories[:2], chunk.trajectories[2:]) if each]
+    assert asked([item for each in middle for item in each.trajectories]) == asked(
+        [*batches[1], *batches[2], *batches[3]]
+    )
+    assert [rate for each in middle for rate in each.config.learning_rate] == rates[1:4]  # type: ignore[union-attr]
+    assert [(each.step, each.epoch_step) for each in middle] == [(1, 1), (2, 2), (3, 0)]
     with pytest.raises(UserError, match="batch_size=0"):
         list(create_sft_dataset_iterator(given, batch_size=0))
 
@@ -52,7 +61,8 @@ def test_a_file_of_conversations(tmp_path: Path) -> None:
     path = write(tmp_path / "a.jsonl", *map(lesson, range(4)))
     plain = asked(list(iterate_file(path, epochs=2, shuffle=False)))
     assert plain == ["0?", "1?", "2?", "3?"] * 2
-    mixed = asked(list(iterate_file(path, epochs=2)))
+    assert asked(list(iterate_file(path, 2, 1))) == plain  # a buffer of one, by position, mixes nothing
+    mixed = asked(list(iterate_file(path, epochs=2, shuffle_buffer_size=3)))
     assert sorted(mixed[:4]) == plain[:4] and mixed[:4] != mixed[4:]
     assert asked(list(iterate_file(path, epochs=2, initial_skip=5))) == mixed[5:]
 
@@ -83,5 +93,7 @@ def test_training_from_a_file(tiny_model_folder: Path, tmp_path: Path) -> None:
             await model.register(backend)
             metrics = await train_sft_from_file(model, path, epochs=2, batch_size=1, peak_lr=1e-2, chunk_size=3)
             assert await model.get_step() == 4 and metrics[-1]["train/nll"] < metrics[0]["train/nll"] / 2
+            more = await train_sft_from_file(model, path, 2, 1, 1e-3, "cosine", 0.0, 9, 11, None, True, 1)
+            assert [each["train/batches"] for each in more] == [2.0] and await model.get_step() == 5
 
     asyncio.run(main())

@@ -142,7 +142,7 @@ def test_a_model_that_is_not_trained() -> None:
     assert model.litellm_completion_params()["model"] == "hosted_vllm/big-2"
     with pytest.raises(UserError, match="no step 3"):
         model.get_inference_name(3)
-    with pytest.raises(pydantic.ValidationError, match="report_metrics"):
-        Model(name="m", project="p", report_metrics=["wandb"])  # type: ignore[call-arg]
+    with pytest.raises(pydantic.ValidationError, match="report_metric"):
+        Model(name="m", project="p", report_metric=["wandb"])  # type: ignore[call-arg]
     trained: TrainableModel[None] = TrainableModel(name="m", project="p", base_model="b")
     assert trained.get_inference_name(3) == "m@3"

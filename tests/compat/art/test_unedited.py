@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 import subprocess
 import sys
 from collections.abc import Callable
@@ -13,6 +12,7 @@ from typing import Any
 import pytest
 
 from ludus.compat import overrides
+from ludus.compat.art import backends
 from ludus.compat.art.backends import TrainConfig, as_group
 from ludus.compat.art.configs import model_config
 from ludus.compat.art.gather_context import (
@@ -27,6 +27,7 @@ from ludus.compat.art.local_backend import LocalBackend
 from ludus.compat.art.trainable import Model, TrainableModel
 from ludus.compat.art.trajectory import Trajectory
 from ludus.compat.config import Config
+from ludus.compat.members import Told
 from ludus.errors import ConfigError, UserError
 
 MakeBackend = Callable[..., LocalBackend]
@@ -113,14 +114,23 @@ def test_a_run_plays_as_much_as_it_is_told() -> None:
     asyncio.run(main())
 
 
-def test_options_of_training_that_change_nothing_are_said(caplog: pytest.LogCaptureFixture) -> None:
-    """`ppo` is what `loss_fn` says today; others are refused by name."""
-    with caplog.at_level(logging.INFO):
+def test_options_of_training_that_change_nothing_are_said(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Once. `ppo` is what `loss_fn` says today, `normalize_advantages` what `scale_rewards` does; others are refused by
+    name, all in one message, with what to use instead, unless they say what is so by default there."""
+    monkeypatch.setattr(backends, "_TOLD", Told("art", "local.backend.LocalBackend.train"))
+    for _ in range(2):
         config = TrainConfig(learning_rate=1e-3, logprob_calculation_chunk_size=8, plot_tensors=True, ppo=True)
     assert (config.learning_rate, config.loss_fn) == (1e-3, "ppo")
-    assert "logprob_calculation_chunk_size (trainer.row_tokens bounds memory); plot_tensors" in caplog.text
-    with pytest.raises(ConfigError, match="kimi_k2_tau"):
-        TrainConfig(kimi_k2_tau=0.1)
+    assert len(caplog.messages) == 1 and "logprob_calculation_chunk_size (`trainer.row_tokens`" in caplog.text
+    assert "plot_tensors (the run store" in caplog.text
+    assert not TrainConfig(normalize_advantages=False).scale_rewards
+    assert TrainConfig(normalize_advantages=True, scale_rewards=False).scale_rewards is False
+    with pytest.raises(ConfigError, match=r"kimi_k2_tau=0\.1: nothing here does it") as raised:
+        TrainConfig(kimi_k2_tau=0.1, truncated_importance_sampling=2.0)
+    assert "`algorithm.correction.cap`" in str(raised.value)
+    TrainConfig(kimi_k2_tau=None, advantage_balance=0.0, importance_sampling_level="token", mask_prob_ratio=False)
 
 
 def test_lists_are_groups() -> None:
