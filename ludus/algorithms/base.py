@@ -73,6 +73,8 @@ class Needs:
     """Logprobs under the weights that the batch began with."""
     reference: bool = False
     """Logprobs under the weights that training began with."""
+    ages: bool = False
+    """How many versions older tokens are than the weights that the batch began with."""
     minibatch: bool = False
     """All tokens of a minibatch at once, which takes a forward pass more; else any of them at a time will do."""
     entropy: bool = False
@@ -169,6 +171,9 @@ class LossInputs:
     groups_N: Tensor | None = None
     origins_N: Tensor | None = None
     """Where each token comes from (see `pack`), int64. None: all were sampled for this batch."""
+    ages_N: Tensor | None = None
+    """Versions by which each token is older than the weights that the batch began with, int64. None: nothing needs
+    them."""
 
     @property
     def old_logprobs_N(self) -> Tensor:  # noqa: N802  (the suffix is the shape)
@@ -216,8 +221,9 @@ class Rule:
     """Paper and equation."""
     needs: Callable[[Any], Needs] = no_needs
     """Of the settings."""
-    formula: str = ""
-    """For people: what the function computes, with keys of the settings in braces."""
+    formula: str | Callable[[Any], str] = ""
+    """For people: what the function computes, with keys of the settings in braces; from the settings, where keys change
+    its form."""
     metrics: Callable[[LossInputs], LossMetrics] | None = None
     """Of a loss: what is shown beside its own. None: nothing."""
     is_flat: Callable[..., bool] | None = None
@@ -228,6 +234,10 @@ class Rule:
     after this one besides."""
     ratio_keys: tuple[str, ...] = ()
     """Of a loss: its keys that act only where the ratio to the old policy can leave 1."""
+
+    def formula_of(self, settings: Choice) -> str:
+        """The formula in the form that it has with these settings, its keys still in braces."""
+        return self.formula if isinstance(self.formula, str) else self.formula(settings)
 
 
 Estimate = Callable[[Sequence[GroupReturns], Memory], tuple[Sequence[Advantages], Memory]]

@@ -102,6 +102,12 @@ def _needs(settings: ImportanceSettings) -> Needs:
     return Needs(proximal=True) | needs_of_level(settings)
 
 
+def _mask_formula(settings: MaskSettings) -> str:
+    if settings.weighs:
+        return "prox / mu where it lies in [{low}, {high}], else 0"
+    return "1 where prox / mu lies in [{low}, {high}], else 0"
+
+
 BYPASS = Rule(BypassSettings, bypass, "PPO (arXiv 1707.06347), with the sampler as the old policy", formula="1")
 NONE = Rule(
     NoneSettings,
@@ -122,5 +128,5 @@ MASK = Rule(
     mask,
     "IcePop (Ling Team 2025); masked importance sampling (Liu et al. 2025)",
     needs=_needs,
-    formula="prox / mu where it lies in [{low}, {high}], else 0",
+    formula=_mask_formula,
 )

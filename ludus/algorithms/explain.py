@@ -12,6 +12,7 @@ from typing import NamedTuple
 
 from ludus.algorithms.base import Rule
 from ludus.algorithms.demonstrations import DEMONSTRATION_SOURCE
+from ludus.algorithms.proximal import PROXIMAL_FORMULA, PROXIMAL_SOURCE
 from ludus.algorithms.resolve import algorithm_of
 from ludus.algorithms.reward_kl import LARGEST_ESTIMATE
 from ludus.algorithms.settings import AlgorithmSettings
@@ -19,6 +20,7 @@ from ludus.algorithms.table import CORRECTIONS, ESTIMATORS, LOSSES, NORMALISERS
 from ludus.algorithms.value_loss import VALUE_LOSS_SOURCE
 from ludus.settings import Choice
 
+_NO_WEIGHTS: Mapping[str, float] = {}
 _KL = {"k1": "log pi - log ref", "k2": "(log pi - log ref)^2 / 2", "k3": "q - log q - 1, q = ref / pi"}
 
 
@@ -38,12 +40,14 @@ def explain(
     value_weight: float | None = None,
     replayed: float = 0.0,
     has_demonstrations: bool = False,
+    loss_weights: Mapping[str, float] = _NO_WEIGHTS,
 ) -> list[Term]:
     """What is minimised, and what each of its letters stands for.
 
     turn_discount: from one turn to the next.  value_clip: how far a critic's values may move. None: they are not
     clipped.  value_weight: of its loss beside the policy's. None: it is a model of its own.  replayed: share of a
-    batch.  has_demonstrations: experts' conversations join the groups.
+    batch.  has_demonstrations: experts' conversations join the groups.  loss_weights: of sources of rows, by their
+    names.
     """
     beside = [f" + {settings.kl.beta:g} kl"] if settings.kl else []
     entropy = settings.entropy
@@ -54,8 +58,9 @@ def explain(
         _advantage(settings),
         _term("loss", LOSSES, settings.loss),
         Term("r", _ratio(settings), ""),
+        *_proximal(settings),
         _term("c", CORRECTIONS, settings.correction),
-        _term("w", NORMALISERS, settings.normaliser),
+        _weight(settings, loss_weights),
     ]
     if settings.kl is not None:
         times = ", times pi / mu" if settings.kl.weighted else ""
@@ -65,24 +70,16 @@ def explain(
         bounds = f"in [{entropy.min:g}, {entropy.max:g}], and 0 while H is above {entropy.target:g}"
         terms.append(Term("a", f"{entropy.coef:g}, {moves}, {bounds}", "Skywork-OR1 (arXiv 2505.22312)"))
     terms += _reward(settings)
-    if settings.mask_truncated_completions:
-        terms.append(Term("left out", "answers that were cut off at their longest length", "DAPO sec. 3.4"))
+    terms += _left_out(settings)
     if "values" in algorithm_of(settings).needs.measured:
         terms.append(_critic(value_clip, value_weight))
-    if settings.top_entropy is not None:
-        terms.append(
-            Term("left out", f"all but {settings.top_entropy:g} of the tokens, by entropy", "arXiv 2506.01939")
-        )
-    if settings.off_policy_mask is not None:
-        bound = f"A < 0 and mean of log mu - log pi > {settings.off_policy_mask.threshold:g}"
-        terms.append(Term("left out", f"{bound}, by {settings.off_policy_mask.level}", "arXiv 2512.02556 eq. 9"))
     if settings.dynamic_sampling:
         terms.append(Term("groups", "those whose returns are equal are replaced", "DAPO (arXiv 2503.14476) sec. 3.2"))
     if has_demonstrations:
         shaped = f"-A p / (p + {settings.demonstrations.gamma:g}), with c = 1, p = pi, of tokens that experts gave"
         terms.append(Term("loss", shaped, DEMONSTRATION_SOURCE))
     if replayed:
-        weight = "c" if algorithm_of(settings).needs.proximal else "r"
+        weight = "c" if settings.has_proximal else "r"
         formula = f"up to {replayed:g} of a batch are good ones of earlier batches, whose tokens {weight} weighs"
         terms.append(Term("groups", formula, "ACER (arXiv 1611.01224) sec. 3.2"))
     return terms
@@ -126,9 +123,46 @@ def _critic(clip: float | None, weight: float | None) -> Term:
     return Term("critic", formula, VALUE_LOSS_SOURCE)
 
 
+def _left_out(settings: AlgorithmSettings) -> list[Term]:
+    """Which tokens are not trained, and which move nothing and count in the mean."""
+    found: list[tuple[str, str]] = []
+    if settings.max_sequence_tokens is not None:
+        found.append((f"tokens further than {settings.max_sequence_tokens} down a conversation, prompts counted", ""))
+    if settings.mask_truncated_completions:
+        found.append(("answers that were cut off at their longest length", "DAPO sec. 3.4"))
+    if settings.top_entropy is not None:
+        found.append((f"all but {settings.top_entropy:g} of the tokens, by entropy", "arXiv 2506.01939"))
+    if settings.off_policy_mask is not None:
+        bound = f"A < 0 and mean of log mu - log pi > {settings.off_policy_mask.threshold:g}"
+        found.append((f"{bound}, by {settings.off_policy_mask.level}", "arXiv 2512.02556 eq. 9"))
+    if settings.second_moment is not None:
+        ratio = "log prox / mu" if settings.has_proximal else "log pi / mu"
+        bound = f"until the mean of the others' is below {settings.second_moment:g}"
+        found.append((f"the tokens with the largest ({ratio})^2, {bound}", "M2PO (arXiv 2510.01161)"))
+    return [Term("left out", formula, source) for formula, source in found]
+
+
+def _weight(settings: AlgorithmSettings, loss_weights: Mapping[str, float]) -> Term:
+    """Of a token: the normaliser's, times what its minibatch and its source of rows make of it."""
+    own = _term("w", NORMALISERS, settings.normaliser)
+    steps = settings.minibatches
+    times = [f" * {steps}: the {steps} optimizer steps weigh as much as {steps} batches"] if steps > 1 else []
+    times += [f"; times {weight:g} for rows of {name}" for name, weight in loss_weights.items() if weight != 1]
+    return Term("w", "".join([own.formula, *times]), own.source)
+
+
+def _proximal(settings: AlgorithmSettings) -> list[Term]:
+    is_between = settings.has_proximal and settings.proximal == "interpolate"
+    return [Term("prox", PROXIMAL_FORMULA, PROXIMAL_SOURCE)] if is_between else []
+
+
 def _ratio(settings: AlgorithmSettings) -> str:
-    if not algorithm_of(settings).needs.proximal:
+    if not settings.has_proximal:
         return "pi / mu, to the policy that sampled"
+    if settings.proximal == "reuse":
+        return "pi / prox = 1: prox is the policy that each optimizer step begins with"
+    if settings.proximal == "interpolate":
+        return "pi / prox"
     if settings.minibatches == 1:
         return "pi / prox = 1: one optimizer step on a batch begins where prox is"
     return f"pi / prox, to the weights before the {settings.minibatches} optimizer steps on a batch"
@@ -137,7 +171,8 @@ def _ratio(settings: AlgorithmSettings) -> str:
 def _term(name: str, rules: Mapping[str, Rule], choice: Choice) -> Term:
     """The rule's formula with the numbers of the settings, and behind it the keys that it has no place for."""
     rule = rules[choice.kind]
+    formula = rule.formula_of(choice)
     keys = {key: f"{value:g}" if isinstance(value, float) else str(value) for key, value in choice}
-    shown = {field for _, field, _, _ in string.Formatter().parse(rule.formula)}
+    shown = {field for _, field, _, _ in string.Formatter().parse(formula)}
     more = [f"{key}={keys[key]}" for key in keys if key not in shown and choice.is_set(key) and key != "kind"]
-    return Term(name, ", ".join([rule.formula.format(**keys), *more]), rule.source)
+    return Term(name, ", ".join([formula.format(**keys), *more]), rule.source)

@@ -25,6 +25,8 @@ class TokenNumbers:
     """Of the distribution that each was drawn from."""
     reference_logprobs: Floats | None = None
     """Under the weights that training began with."""
+    logit_gradients: Floats | None = None
+    """Squared length of the gradient of each logprob by the logits: 1 - 2 p + the sum of all squared probabilities."""
     teacher_gaps: Floats | None = None
     """log teacher - log policy, both at temperature 1 (`Needs.teacher`): the teacher measures it, and no trainer."""
 

@@ -43,7 +43,7 @@ class OwnAdvantageSettings(Choice):
     kwargs: dict[str, Any] = Field(default_factory=dict)
     members: int = Field(default=1, ge=1)
     """Fewest members of a group that it can do with."""
-    measured: tuple[Literal["values", "sampled_logprobs", "reference_logprobs"], ...] = ()
+    measured: tuple[Literal["values", "sampled_logprobs", "reference_logprobs", "logit_gradients"], ...] = ()
     """What must be measured of every token that can be trained; the function finds it in `GroupReturns.measured`, and
     may return `TokenAdvantages` for a turn."""
 

@@ -26,6 +26,7 @@ from ludus.algorithms.levels import mean_within
 from ludus.algorithms.metrics import bounded_exp, demonstration_metrics, kl_estimate, replay_metrics
 from ludus.algorithms.own import OwnAdvantageSettings, OwnLossSettings
 from ludus.algorithms.pack import DEMONSTRATED
+from ludus.algorithms.proximal import proximal_logprobs
 from ludus.algorithms.reward_kl import MEASURED
 from ludus.algorithms.settings import AlgorithmSettings
 from ludus.algorithms.table import CORRECTIONS, ESTIMATORS, LOSSES, NORMALISERS
@@ -45,6 +46,8 @@ def algorithm_of(settings: AlgorithmSettings) -> Algorithm:
     )
     advantages, loss, correction, weights = (_bound(rules, choice) for rules, choice in parts)
     needs = reduce(or_, (rules[choice.kind].needs(choice) for rules, choice in parts))
+    if settings.proximal != "recompute":
+        needs = replace(needs, proximal=False, ages=needs.proximal and settings.proximal == "interpolate")
     own = (each for each in (settings.advantage, settings.loss))
     return Algorithm(
         name=settings.name,
@@ -90,6 +93,7 @@ def _needs_of_terms(settings: AlgorithmSettings) -> Needs:
         measured=frozenset() if settings.reward_kl is None else MEASURED,
         flat_groups=settings.distillation is not None or bool(settings.kl or settings.entropy or settings.top_entropy),
         minibatch=settings.top_entropy is not None
+        or settings.second_moment is not None
         or (settings.off_policy_mask is not None and settings.off_policy_mask.level != "token"),
     )
 
@@ -108,6 +112,8 @@ def _terms(
     c: the correction; m: 1, or 0 for what the masks of the settings leave out. Source of kl_i: DeepSeekMath (arXiv
     2402.03300) eq. 4; times the ratio, so that it is unbiased off policy: DeepSeek-V3.2 (arXiv 2512.02556) eq. 7.
     """
+    if settings.has_proximal:
+        inputs = replace(inputs, proximal_logprobs_N=proximal_logprobs(inputs, settings.proximal))
     is_given_N = None if inputs.origins_N is None else inputs.origins_N == DEMONSTRATED
     if is_given_N is not None:
         begun_N = inputs.logprobs_N if inputs.proximal_logprobs_N is None else inputs.proximal_logprobs_N
@@ -115,7 +121,8 @@ def _terms(
         inputs = replace(inputs, sampled_logprobs_N=sampled_N)
     loss_N, seen = loss(inputs)
     factor_N: Tensor | None = None
-    for each_N in (correction(inputs), _top_entropy(inputs, settings), _off_policy(inputs, settings)):
+    masks = (_top_entropy(inputs, settings), _off_policy(inputs, settings), _second_moment(inputs, settings))
+    for each_N in (correction(inputs), *masks):
         if each_N is not None:
             loss_N, factor_N = loss_N * each_N, each_N if factor_N is None else factor_N * each_N
     if is_given_N is not None:
@@ -160,3 +167,20 @@ def _off_policy(inputs: LossInputs, settings: AlgorithmSettings) -> Tensor | Non
     gap_N = (inputs.sampled_logprobs_N - inputs.logprobs_N).detach()
     distance_N = mean_within(gap_N, inputs, settings.off_policy_mask.level)
     return ((inputs.advantages_N >= 0) | (distance_N <= settings.off_policy_mask.threshold)).float()
+
+
+def _second_moment(inputs: LossInputs, settings: AlgorithmSettings) -> Tensor | None:
+    """1 for most tokens of a minibatch, else 0: those of the smallest squared log-ratio of the policy that training
+    compares with to the sampler, as many as have a mean below the bound, one at least.
+
+    Source: M2PO (arXiv 2510.01161), of log prox / mu as AReaL has it; with correction bypass of log pi / mu.
+    """
+    if settings.second_moment is None:
+        return None
+    policy_N = inputs.logprobs_N if inputs.proximal_logprobs_N is None else inputs.proximal_logprobs_N
+    moments_N = (policy_N.detach() - inputs.sampled_logprobs_N).double().square()
+    # on the processor, where a sum has one order; the means rise with the moments
+    rising_N = moments_N.cpu().sort().values
+    means_N = rising_N.cumsum(0) / rising_N.new_ones(rising_N.shape).cumsum(0)
+    num_kept = max(1, int((means_N < settings.second_moment).sum()))
+    return (moments_N <= float(rising_N[num_kept - 1])).float()

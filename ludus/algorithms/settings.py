@@ -17,6 +17,7 @@ from ludus.algorithms.losses.clip import ClipSettings
 from ludus.algorithms.metrics import KlEstimator
 from ludus.algorithms.normalisers import ConstantSettings, TokenSettings
 from ludus.algorithms.overlong import OverlongSettings
+from ludus.algorithms.proximal import Proximal
 from ludus.algorithms.reward_kl import RewardKlSettings
 from ludus.algorithms.table import CORRECTIONS, ESTIMATORS, LOSSES, NORMALISERS, PRESETS
 from ludus.errors import ConfigError
@@ -96,6 +97,9 @@ class AlgorithmSettings(Settings):
     """None: nobody's opinion is added to the advantages."""
     correction: Annotated[Choice, OneOf(_settings(CORRECTIONS), "truncate")] = TruncateSettings()
     """What becomes of the difference between the policy that sampled and the one that is trained."""
+    proximal: Proximal = "recompute"
+    """Where the logprobs come from that ratios are taken to: a forward pass before the first optimizer step on a batch;
+    the pass that trains; or, without a pass, between the sampler's and those, by the age of the token."""
     kl: KlSettings | None = None
     """None: there is no such term, and no such weights are kept."""
     reward_kl: RewardKlSettings | None = None
@@ -106,6 +110,9 @@ class AlgorithmSettings(Settings):
     """Share of a minibatch's tokens, those of the highest entropy, that the loss moves. None: all of them."""
     off_policy_mask: OffPolicyMaskSettings | None = None
     """None: nothing is left out."""
+    second_moment: float | None = pydantic.Field(default=None, gt=0)
+    """M2PO: of a minibatch's tokens those with the largest (log prox - log mu)^2 are left out, until the mean of the
+    others' is below this. None: nothing is left out."""
     demonstrations: DemonstrationSettings = DemonstrationSettings()
     normaliser: Annotated[Choice, OneOf(_settings(NORMALISERS), "token")] = TokenSettings()
     """Over what the loss is averaged."""
@@ -211,13 +218,28 @@ class AlgorithmSettings(Settings):
             update["overlong"] = self.overlong.of_length(max_new_tokens)
         return self.model_copy(update=update) if update else self
 
+    @property
+    def has_proximal(self) -> bool:
+        """Ratios are taken to the weights that the batch began with, and not to those that sampled."""
+        parts = ((CORRECTIONS, self.correction), (LOSSES, self.loss))
+        return any(rules[choice.kind].needs(choice).proximal for rules, choice in parts)
+
+    @property
+    def is_ratio_one(self) -> bool:
+        """The ratio to the old policy is 1 for every token, whatever the policy."""
+        one_pass = {"recompute": self.minibatches == 1, "reuse": True, "interpolate": False}
+        return self.has_proximal and one_pass[self.proximal]
+
     def idle(self) -> Iterator[Idle]:
-        is_one = self.minibatches == 1 and CORRECTIONS[self.correction.kind].needs(self.correction).proximal
-        if is_one and "loss" in self.model_fields_set:
-            for name in LOSSES[self.loss.kind].ratio_keys:
-                if self.loss.is_set(name):
-                    why = "with minibatches=1 the ratio to the weights that the batch began with is 1"
-                    yield Idle(f"loss.{name}", f"{why}; it acts with minibatches above 1, or with correction bypass")
+        if not self.has_proximal and self.is_set("proximal"):
+            yield Idle("proximal", f"with correction {self.correction.kind} ratios are to the policy that sampled")
+        if self.is_ratio_one and "loss" in self.model_fields_set:
+            is_reused = self.proximal == "reuse"
+            what = "proximal=reuse" if is_reused else "minibatches=1"
+            acts = f"{'proximal recompute and ' if is_reused else ''}minibatches above 1, or with correction bypass"
+            why = f"with {what} the ratio to the weights that the batch began with is 1; it acts with {acts}"
+            idle = (name for name in LOSSES[self.loss.kind].ratio_keys if self.loss.is_set(name))
+            yield from (Idle(f"loss.{name}", why) for name in idle)
 
 
 def _default_kind(key: str) -> str | None:

@@ -17,6 +17,7 @@ from ludus.algorithms.estimators.gigpo import GIGPO
 from ludus.algorithms.estimators.gpg import GPG
 from ludus.algorithms.estimators.group import GROUP
 from ludus.algorithms.estimators.none import NONE_ADVANTAGE
+from ludus.algorithms.estimators.optimal_token import OPTIMAL_TOKEN
 from ludus.algorithms.estimators.pass_at_k import PASS_AT_K
 from ludus.algorithms.estimators.rae import RAE
 from ludus.algorithms.estimators.whitened import WHITENED
@@ -40,7 +41,7 @@ def _by_kind(*rules: Rule) -> Mapping[str, Rule]:
 
 
 ESTIMATORS = _by_kind(
-    *(GROUP, WHITENED, PASS_AT_K, GPG, GDPO, GIGPO, RAE, GAE, BEST_WORST),
+    *(GROUP, WHITENED, PASS_AT_K, OPTIMAL_TOKEN, GPG, GDPO, GIGPO, RAE, GAE, BEST_WORST),
     *(NONE_ADVANTAGE, OWN_ADVANTAGE),
 )
 """(returns of all groups, **keys) -> advantages of all groups."""
@@ -70,6 +71,7 @@ PRESETS: Mapping[str, Mapping[str, Any]] = {
     "gpg": {"advantage": "gpg", "loss": "policy_gradient", "correction": "bypass"},
     "maxrl": {"advantage": {"scale": "mean"}},
     "pass_at_k": {"advantage": "pass_at_k"},
+    "optimal_token": {"advantage": "optimal_token"},
     "gdpo": {"advantage": "gdpo"},
     "gigpo": {"advantage": "gigpo"},
     "ppo": {"advantage": "gae", "minibatches": 4},

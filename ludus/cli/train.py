@@ -117,6 +117,7 @@ def _explain(config: Config) -> None:
         value_weight=config.critic.loss_weight if config.critic.model == "shared" else None,
         replayed=0.0 if config.rollout.replay is None else config.rollout.replay.share,
         has_demonstrations=config.train_dataset.demonstrations is not None,
+        loss_weights={name: source.loss_weight for name, source in config.train_dataset.mix.items()},
     )
     for term in terms:
         table.add_row(term.name, escape(term.formula), f"[dim]{escape(term.source)}[/]")

@@ -173,7 +173,7 @@ def _check(algorithm: AlgorithmSettings) -> None:
             f"algorithm.loss={algorithm.loss.kind!r} does not learn from preferences; set algorithm.name to dpo, kto "
             "or orpo"
         )
-    if needs.proximal:
+    if algorithm.has_proximal:
         raise ConfigError("rows were sampled by nobody: there is nothing to correct; set algorithm.correction=bypass")
     if algorithm.reward_kl is not None:
         raise ConfigError("rows have no reward to take a divergence off; leave out algorithm.reward_kl")

@@ -64,29 +64,43 @@ class Backward:
         """Of the row's targets, under the weights that training began with."""
         return self._under_reference(self._forward.tensors(row))
 
+    def logit_gradients(self, row: PackedRow) -> Tensor:
+        """Squared length of the gradient of each target's logprob by the logits, under the weights of now."""
+        return self._forward.logit_gradients(self._forward.tensors(row))
+
     def add(
-        self, rows: Rows, means: TokenMeans, algorithm: Algorithm, proximal: Sequence[Tensor] | None = None
+        self,
+        rows: Rows,
+        means: TokenMeans,
+        algorithm: Algorithm,
+        proximal: Sequence[Tensor] | None = None,
+        *,
+        version: int = 0,
     ) -> None:
         """Add the loss's gradient over `rows`, and to `means` what was seen.
 
         proximal: logprobs of each row under the weights that the batch began with. None: those are the weights of now.
+        version: of the weights that the batch began with.
         """
         critic = self.shared_critic if "values" in algorithm.needs.measured else None
         if critic is not None:
             critic.prepare()
         if algorithm.needs.minibatch:
-            self._add_together(rows, means, algorithm, proximal)
+            self._add_together(rows, means, algorithm, proximal, version)
         else:
             for row_idx, row in enumerate(rows):
                 with self._hold():
-                    self._add_row(row, means, algorithm, None if proximal is None else proximal[row_idx])
+                    self._add_row(row, means, algorithm, None if proximal is None else proximal[row_idx], version)
         if critic is not None:
             self._optimizer.add_gradient(HEAD_NAME, critic.gradient())
         means.add_sum("train/tokens", sum(len(row.target_ids) for row in rows))
 
-    def _add_row(self, row: PackedRow, means: TokenMeans, algorithm: Algorithm, proximal: Tensor | None) -> None:
+    def _add_row(
+        self, row: PackedRow, means: TokenMeans, algorithm: Algorithm, proximal: Tensor | None, version: int
+    ) -> None:
         tensors = self._forward.tensors(row)
         reference = self._under_reference(tensors) if algorithm.needs.reference else None
+        ages = _ages(row, version, tensors.sampled_logprobs.device) if algorithm.needs.ages else None
 
         def slopes(chunk: slice, logprobs: Tensor, entropies: Tensor) -> Slopes:
             now = logprobs if algorithm.needs.proximal else None
@@ -95,13 +109,14 @@ class Backward:
             rest = (tensors.advantages[chunk], tensors.weights[chunk], entropies)
             origins = None if tensors.origins is None else tensors.origins[chunk]
             sampled = tensors.sampled_logprobs[chunk]
-            inputs = LossInputs(logprobs, sampled, before, beginning, *rest, origins_N=origins)
+            older = None if ages is None else ages[chunk]
+            inputs = LossInputs(logprobs, sampled, before, beginning, *rest, origins_N=origins, ages_N=older)
             return _slopes(inputs, algorithm, means, None if row.turns is None else row.turns[chunk])
 
         self._differentiate(row, tensors, slopes, algorithm, means)
 
     def _add_together(
-        self, rows: Rows, means: TokenMeans, algorithm: Algorithm, proximal: Sequence[Tensor] | None
+        self, rows: Rows, means: TokenMeans, algorithm: Algorithm, proximal: Sequence[Tensor] | None, version: int
     ) -> None:
         parts: list[Tensor] = []
         for row_idx, row in enumerate(rows):
@@ -112,12 +127,14 @@ class Backward:
             before = logprobs if proximal is None else proximal[row_idx]
             numbers = (logprobs, tensors.sampled_logprobs, before, reference, tensors.advantages, tensors.weights)
             # in float64, which holds both a logprob and the number of a turn
-            parts.append(torch.stack([each.double() for each in (*numbers, entropies, *_ids(row, logprobs.device))]))
+            ids = (*_ids(row, logprobs.device), _ages(row, version, logprobs.device))
+            parts.append(torch.stack([each.double() for each in (*numbers, entropies, *ids)]))
         first, columns = self._ranks.concat(torch.cat(parts, 1))
-        current, sampled, before, reference, advantages, weights, entropies = columns[:-4].float()
-        ids = columns[-4:].long()
+        current, sampled, before, reference, advantages, weights, entropies = columns[:-5].float()
+        *places, ages = columns[-5:].long()
         needed = (before if algorithm.needs.proximal else None, reference if algorithm.needs.reference else None)
-        inputs = LossInputs(current, sampled, *needed, advantages, weights, entropies, *ids)
+        places_and_ages = (*places, ages if algorithm.needs.ages else None)
+        inputs = LossInputs(current, sampled, *needed, advantages, weights, entropies, *places_and_ages)
         # every rank computes all of it, and one of them reports
         slopes = _slopes(inputs, algorithm, means if self._ranks.rank == 0 else TokenMeans(), inputs.turns_N)
         for row in rows:
@@ -158,6 +175,11 @@ def _ids(row: PackedRow, device: torch.device) -> list[Tensor]:
         raise InternalError("an algorithm takes tokens together, and a row does not say of which turns they are")
     origins = row.origins or (OWN,) * len(row.target_ids)
     return [torch.tensor(each, device=device) for each in (row.turns, row.episodes, row.groups, origins)]
+
+
+def _ages(row: PackedRow, version: int, device: torch.device) -> Tensor:
+    """Versions by which each target is older than the weights `version`."""
+    return version - torch.tensor(row.versions, device=device)
 
 
 def _cut(slopes: Slopes, first: int, chunk: slice, _logprobs: Tensor, _entropies: Tensor) -> Slopes:

@@ -152,6 +152,15 @@ class RowForward:
         num_targets = len(row.weights)
         return logprobs_M[:num_targets], entropies_M[:num_targets]
 
+    @torch.no_grad()
+    def logit_gradients(self, row: RowTensors) -> Tensor:
+        """As of `VocabularyHead`, of every target, shape (N,)."""
+        hidden_MD = self._states(row)
+        self._take_head()
+        lengths_M = self.head.logit_gradients(hidden_MD, row.target_ids_M, row.temperatures_M, row.processed)
+        self._states.model.release()
+        return lengths_M[: len(row.weights)]
+
     def differentiate(
         self, row: RowTensors, slopes: AskSlopes, *, sink_VD: Tensor | None = None, beside: Beside | None = None
     ) -> None:

@@ -71,6 +71,26 @@ class VocabularyHead:
         return logprobs_N, entropies_N
 
     @torch.no_grad()
+    def logit_gradients(
+        self, hidden_ND: Tensor, targets_N: Tensor, temperatures_N: Tensor, processed: ProcessedTargets | None = None
+    ) -> Tensor:
+        """Squared length of the gradient of each target's log-probability by the logits over temperature, fp32 of shape
+        (N,): 1 - 2 p + the sum of all squared probabilities. Arguments as of `__call__`.
+
+        At half the temperature scores are twice as large, so that sum is the ratio of that normaliser to the square of
+        the other one.
+        """
+        parts = [temperatures_N.new_empty(0)]
+        for chunk in self._chunks(len(hidden_ND)):
+            logits_CV, drawn = self._logits(hidden_ND[chunk]), Drawn(targets_N, temperatures_N, self.softcap)[chunk]
+            halved = Drawn(drawn.ids_C, drawn.temperatures_C / 2, self.softcap)
+            for rows, softmax in self._runs(chunk, processed):
+                logprobs, _, log_norms = softmax.summarise(logits_CV[rows], drawn[rows])
+                _, _, of_squares = softmax.summarise(logits_CV[rows], halved[rows])
+                parts.append(1 - 2 * logprobs.exp() + (of_squares - 2 * log_norms).exp())
+        return torch.cat(parts)
+
+    @torch.no_grad()
     def differentiate(
         self,
         hidden_ND: Tensor,

@@ -165,6 +165,7 @@ class ModelTrainer:
         measures: dict[str, Measure] = {
             "sampled_logprobs": sampled_logprobs,
             "reference_logprobs": self._backward.reference_logprobs,
+            "logit_gradients": self._backward.logit_gradients,
         }
         if self.critic is not None:
             measures["values"] = self.critic.values
@@ -195,10 +196,10 @@ class ModelTrainer:
             self.version += 1
             return {**learned, "train/optimizer_steps": 0.0}
         if len(parts) == 1:
-            self._backward.add(parts[0], means, chosen)
+            self._backward.add(parts[0], means, chosen, version=batch.version)
             steps: list[Metrics] = [self._step()]
         else:
-            steps = self._train_parts(parts, means, chosen)
+            steps = self._train_parts(parts, means, chosen, batch.version)
         self.optimizer.end_batch()
         self.version += 1
         if on_tokens is not None and means.tokens is not None:
@@ -214,7 +215,7 @@ class ModelTrainer:
     def forward_backward(self, batch: Batch, algorithm: AlgorithmSettings | None = None) -> Metrics:
         """Add the batch's gradient to what is gathered, row by row, and return what was seen."""
         means = TokenMeans()
-        self._backward.add(batch.rows, means, self._chosen(algorithm))
+        self._backward.add(batch.rows, means, self._chosen(algorithm), version=batch.version)
         return self._result(means)
 
     def gradient(self, name: str) -> Tensor:
@@ -309,13 +310,15 @@ class ModelTrainer:
             whole.add_all(parts)
         return whole.result()
 
-    def _train_parts(self, parts: Sequence[Rows], means: TokenMeans, algorithm: Algorithm) -> list[Metrics]:
+    def _train_parts(
+        self, parts: Sequence[Rows], means: TokenMeans, algorithm: Algorithm, version: int
+    ) -> list[Metrics]:
         steps: list[Metrics] = []
         with self._alone():
             # all before the first step: the proximal policy is the one that the whole batch begins with
             later = [self._backward.logprobs(part) if algorithm.needs.proximal else None for part in parts[1:]]
             for part, proximal in zip(parts, [None, *later][: len(parts)], strict=True):
-                self._backward.add(part, means, algorithm, proximal)
+                self._backward.add(part, means, algorithm, proximal, version=version)
                 steps.append(self._step())
                 self.optimizer.copy_to_parameters()
         return steps

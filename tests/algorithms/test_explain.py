@@ -22,8 +22,44 @@ def test_the_numbers_are_the_runs() -> None:
     assert seen["G"] == "reward + 0.5 * mean of G over the turns that follow"
     assert seen["loss"] == "-min(r A, clip(r, 1 - 0.2, 1 + 0.28) A), level=turn, dual_clip=3"
     assert seen["r"] == "pi / prox, to the weights before the 4 optimizer steps on a batch"
-    assert (seen["c"], seen["w"]) == ("min(prox / mu, 5)", "1 / tokens")
+    steps = "1 / tokens * 4: the 4 optimizer steps weigh as much as 4 batches"
+    assert (seen["c"], seen["w"], formulas()["w"]) == ("min(prox / mu, 5)", steps, "1 / tokens")
     assert formulas()["r"].startswith("pi / prox = 1") and formulas(correction="bypass")["r"].startswith("pi / mu")
+
+
+def test_a_formula_has_the_form_that_its_keys_give_it() -> None:
+    """What is kept counts once, or a lower bound too: no key contradicts what stands before it."""
+    band = {"kind": "mask", "low": 0.5, "high": 2.0}
+    assert formulas(correction=band)["c"] == "prox / mu where it lies in [0.5, 2], else 0"
+    once = formulas(correction={**band, "weighs": False})["c"]
+    assert once == "1 where prox / mu lies in [0.5, 2], else 0, weighs=False"
+    assert formulas(loss="cispo")["loss"] == "-sg(min(r, 1 + 4)) A log pi"
+    bounded = formulas(loss={"kind": "cispo", "clip_low": 0.2})["loss"]
+    assert bounded == "-sg(clip(r, 1 - 0.2, 1 + 4)) A log pi"
+
+
+def test_sources_of_rows_that_weigh_more_are_named() -> None:
+    """Those of weight 1 are not."""
+    terms = explain(AlgorithmSettings(), turn_discount=1.0, loss_weights={"math": 2.0, "chat": 1.0})
+    assert next(term.formula for term in terms if term.name == "w") == "1 / tokens; times 2 for rows of math"
+
+
+def test_what_is_left_out_has_its_lines() -> None:
+    """Each rule with its bound."""
+    settings = AlgorithmSettings(max_sequence_tokens=100, mask_truncated_completions=True, second_moment=0.04)
+    left_out = [term.formula for term in explain(settings, turn_discount=1.0) if term.name == "left out"]
+    assert left_out == [
+        "tokens further than 100 down a conversation, prompts counted",
+        "answers that were cut off at their longest length",
+        "the tokens with the largest (log prox / mu)^2, until the mean of the others' is below 0.04",
+    ]
+
+
+def test_the_proximal_policy_has_its_line() -> None:
+    """Where it lies between two others; reused, the ratio is 1."""
+    seen = formulas(proximal="interpolate", minibatches=4)
+    assert seen["r"] == "pi / prox" and seen["prox"].startswith("mu^(1 / d) pi^(1 - 1 / d), d the versions")
+    assert "prox" not in formulas() and formulas(proximal="reuse", minibatches=4)["r"].startswith("pi / prox = 1")
 
 
 def test_a_critic_has_its_line() -> None:

@@ -303,3 +303,27 @@ def test_a_lot_does_not_depend_on_where_tokens_lie() -> None:
         (slopes,) = torch.autograd.grad(algorithm_of(settings).loss(LossInputs(leaf, *given))[0], leaf)
         made.append(slopes[at.argsort()])
     assert torch.equal(*made) and (made[0] == 0).sum() >= 10
+
+
+@pytest.mark.parametrize(
+    ("threshold", "kept"),
+    [
+        # squares .01, .04, .25, 1 of log prox - log mu: their means from the smallest on are .01, .025, .1 and .325
+        (0.4, [1, 1, 1, 1]),
+        (0.2, [1, 1, 0, 1]),
+        (0.05, [1, 0, 0, 1]),
+        (0.001, [1, 0, 0, 0]),  # one is always kept
+    ],
+)
+@pytest.mark.parametrize("correction", ["none", "bypass"])
+def test_the_largest_second_moments_are_left_out(threshold: float, kept: list[int], correction: str) -> None:
+    """M2PO: until the mean of the others' is below the threshold; with `bypass` of pi and mu themselves."""
+    sampled = fixed(-1.0, -1.0, -1.0, -1.0)
+    logprobs = fixed(-1.1, -0.5, -2.0, -0.8).requires_grad_()
+    settings = AlgorithmSettings(loss="policy_gradient", correction=correction, second_moment=threshold)
+    algorithm = algorithm_of(settings)
+    assert algorithm.needs.minibatch
+    proximal = logprobs.detach() if algorithm.needs.proximal else None
+    terms = algorithm.terms(LossInputs(logprobs, sampled, proximal, None, fixed(1, 1, 1, 1), fixed(1, 1, 1, 1)))
+    assert terms.factor_N is not None and terms.factor_N.tolist() == kept
+    assert terms.loss_N.tolist() == pytest.approx([-each * k for each, k in zip(logprobs.tolist(), kept, strict=True)])

@@ -25,7 +25,7 @@ def test_a_rule_is_whole(name: str, rule: Rule) -> None:
     parameters = inspect.signature(rule.function).parameters.values()
     keywords = {each.name for each in parameters if each.kind == each.KEYWORD_ONLY}
     assert set(rule.settings.model_fields) - {"kind"} == keywords
-    assert rule.formula.format(**dict.fromkeys(keywords, 0))
+    assert rule.formula_of(rule.settings.model_construct()).format(**dict.fromkeys(keywords, 0))
     assert rule.source and rule.settings.__doc__
     assert name.endswith(f".{rule.settings.model_fields['kind'].default}")
 

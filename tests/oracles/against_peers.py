@@ -26,7 +26,9 @@ from ludus.algorithms import AlgorithmSettings, LossInputs, algorithm_of
 from ludus.algorithms.base import Algorithm
 from ludus.algorithms.measured import Measured, TokenNumbers
 from ludus.algorithms.memory import adapted, remember
+from ludus.algorithms.normalisers import token_weights
 from ludus.algorithms.reward_loss import reward_loss
+from ludus.algorithms.value_loss import value_loss
 from ludus.episodes.graph import SessionGraph
 from ludus.loop.batch import BatchRules, build_batch
 from ludus.rollout.pool import TakenGroups
@@ -67,6 +69,8 @@ def make_tensors() -> Tensors:
         "sampled": near(0.2),
         "reference": near(0.4),
         "values": torch.rand(shape, generator=random),
+        "predicted": torch.rand(shape, generator=random),
+        "squares": (2 * proximal).exp() + (1 - proximal.exp()) ** 2 * torch.rand(shape, generator=random),
     }
 
 
@@ -74,6 +78,8 @@ def compute(case: Case, given: Tensors) -> Tensors:
     """What Ludus gives for it: a batch is built of the episodes, and its targets' loss taken at once."""
     if case.asked.get("trainer") == "reward":
         return compute_reward(case, given)
+    if "clip_range" in case.asked:
+        return compute_value(case, given)
     settings = AlgorithmSettings.model_validate(case.keys)
     algorithm, groups = algorithm_of(adapted(settings, {}) or settings), make_groups(given)
     seen = (given["entropies"] * given["mask"]).sum() / given["mask"].sum()
@@ -129,6 +135,19 @@ def compute_reward(case: Case, given: Tensors) -> Tensors:
     return {"loss": loss.detach(), "gradient": scores.grad}
 
 
+def compute_value(case: Case, given: Tensors) -> Tensors:
+    """Of a critic that expected `values` before the batch and expects `predicted` now; the targets are `rewards`."""
+    is_trained = given["mask"].bool()
+    predicted = given["predicted"].clone().requires_grad_()
+    targets = given["rewards"][:, :1].expand_as(predicted)
+    weights = torch.tensor(token_weights(given["mask"].sum(1).tolist()))[:, None].expand_as(predicted)
+    columns = (each[is_trained] for each in (predicted, given["values"], targets, weights))
+    loss, _ = value_loss(*columns, clip_range=case.asked["clip_range"])
+    loss.backward()  # type: ignore[no-untyped-call]
+    assert predicted.grad is not None
+    return {"loss": loss.detach(), "gradient": predicted.grad}
+
+
 def measure(groups: list[Group], given: Tensors, algorithm: Algorithm) -> Measured:
     """What it asks for: the reference teaches, and the weights that the batch began with count as those that sampled,
     as they do at verl."""
@@ -138,6 +157,7 @@ def measure(groups: list[Group], given: Tensors, algorithm: Algorithm) -> Measur
         "sampled_logprobs": given["proximal"],
         "reference_logprobs": given["reference"],
         "teacher_gaps": given["reference"] - given["logprobs"],
+        "logit_gradients": 1 - 2 * given["proximal"].exp() + given["squares"],
     }
     turns = [turn for group in groups for episode in group.episodes for turn in episode.session.turns]
     return {

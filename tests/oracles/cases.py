@@ -112,6 +112,8 @@ ESTIMATORS = (
         for gamma, lam in ((1.0, 1.0), (0.98, 0.9))
     ),
     verl("pass_at_k", named("pass_at_k"), estimator="grpo_passk", algorithm=UNDIVIDED),
+    verl("optimal_token", named("optimal_token"), estimator="optimal_token_baseline"),
+    verl("optimal_token, of turns", named("optimal_token"), estimator="tir_optimal_token_baseline"),
     # no reward but those of the flat group is 0: there alone verl's factor is the paper's
     verl("gpg", named("gpg"), estimator="gpg", loss="gpg"),
     trl(
@@ -338,7 +340,12 @@ PAIRS = (
     trl("orpo", {"name": "orpo", "loss": {"beta": 0.3}}, "orpo", PREFERENCES, beta=0.3),
     trl("reward model", {}, "reward", PREFERENCES, center_rewards_coefficient=0.01),
 )
-CASES = ESTIMATORS + LOSSES + AGGREGATIONS + MASKS + CORRECTIONS + DIVERGENCES + IN_THE_REWARD + PAIRS
+VALUES = (
+    replace(verl("critic", {}, clip_range=0.2), compared=PREFERENCES),
+    replace(verl("critic, hardly clipped", {}, clip_range=5.0), compared=PREFERENCES),
+)
+"""Losses of a critic."""
+CASES = ESTIMATORS + LOSSES + AGGREGATIONS + MASKS + CORRECTIONS + DIVERGENCES + IN_THE_REWARD + PAIRS + VALUES
 
 RIGHT_OR_WRONG = {"rewards": torch.tensor([[1.0], [0.0], [0.0], [0.0]] * 2 + [[0.0]] * 4)}
 OF_ITS_OWN = (
@@ -363,5 +370,6 @@ OF_ITS_OWN = (
     verl("cispo as set", named("cispo"), loss="cispo"),
     trl("cispo as set", named("cispo"), loss_type="cispo"),
     trl("luspo as set", named("luspo", loss=WIDE), loss_type="luspo"),
+    trl("dpo, smoothed", dpo("sigmoid", label_smoothing=0.2), "dpo", PREFERENCES, beta=0.1, label_smoothing=0.2),
 )
 """Where a peer parts from the paper that it names."""

@@ -15,6 +15,7 @@ import torch
 from omegaconf import OmegaConf
 from verl.trainer.ppo.core_algos import (
     agg_loss,
+    compute_value_loss,
     get_adv_estimator_fn,
     get_kl_controller,
     get_policy_loss_fn,
@@ -27,7 +28,18 @@ from verl.workers.config import ActorConfig, PolicyLossConfig
 Tensors = dict[str, torch.Tensor]
 
 
+def value(case: dict[str, Any], given: Tensors) -> Tensors:
+    """The critic's loss as verl/workers/utils/losses.py takes it, a mean over tokens."""
+    predicted = given["predicted"].clone().requires_grad_()
+    targets = given["rewards"][:, :1].expand_as(predicted)
+    loss, _ = compute_value_loss(predicted, targets, given["values"], given["mask"], case["clip_range"])
+    loss.backward()
+    return {"loss": loss.detach(), "gradient": predicted.grad}
+
+
 def answer(case: dict[str, Any], given: Tensors) -> Tensors:
+    if "clip_range" in case:
+        return value(case, given)
     given = {**given, **case.get("given", {})}
     mask = given["mask"]
     logprobs, entropies = (given[name].clone().requires_grad_() for name in ("logprobs", "entropies"))
@@ -100,6 +112,8 @@ def estimate(case: dict[str, Any], given: Tensors) -> tuple[torch.Tensor, torch.
         "non_tensor_batch": dict(zip(names, rewards.T.numpy(), strict=True)),
         "batch": {"prompts": mask[:, :0], "attention_mask": mask},
         "values": given["values"],
+        "old_log_probs": given["proximal"],
+        "sum_pi_squared": given["squares"],
         **case.get("estimator_keys", {}),
     }
     name = case.get("estimator", "grpo")

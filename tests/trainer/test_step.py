@@ -126,6 +126,9 @@ MENU: dict[str, dict[str, Any]] = {
     "entropy": {"entropy": {"coef": 0.1}},
     "top_entropy": {"top_entropy": 0.4, "entropy": {"coef": 0.1}, "kl": {"beta": 0.1}},
     "off_policy": {"off_policy_mask": {"threshold": 0.1}},
+    "second_moment": {"second_moment": 0.01},
+    "interpolated": {"correction": {"cap": 1.5}, "proximal": "interpolate"},
+    "interpolated together": {"correction": {"cap": 1.5, "level": "turn"}, "proximal": "interpolate"},
 }
 
 

@@ -37,12 +37,17 @@ def cispo_loss(
     return loss_N, {"ratio_mean": ratio_N, "clip_fraction": (bounded_N != ratio_N).float()}
 
 
+def _formula(settings: CispoSettings) -> str:
+    bounded = "min(r, 1 + {clip_high})" if settings.clip_low is None else "clip(r, 1 - {clip_low}, 1 + {clip_high})"
+    return f"-sg({bounded}) A log pi"
+
+
 CISPO = Rule(
     CispoSettings,
     cispo_loss,
     "MiniMax-M1 (arXiv 2506.13585) eq. 4",
     needs=needs_of_level,
-    formula="-sg(min(r, 1 + {clip_high})) A log pi",
+    formula=_formula,
     metrics=sampling_metrics,
     ratio_keys=("clip_low", "clip_high", "level"),
 )

@@ -393,7 +393,10 @@ def _algorithm(config: Mapping[str, Any]) -> Json:
     values = config.get("algorithm", {})
     try:
         settings = AlgorithmSettings(**values)
-        terms = explain(settings, turn_discount=float(config.get("rollout", {})["agent"]["turn_discount"]))
-    except (UserError, KeyError, TypeError, ValueError):
+        discount = float(config.get("rollout", {})["agent"]["turn_discount"])
+        sources = config.get("train_dataset", {}).get("mix") or {}
+        weights = {name: float(source.get("loss_weight", 1.0)) for name, source in sources.items()}
+        terms = explain(settings, turn_discount=discount, loss_weights=weights)
+    except (UserError, AttributeError, KeyError, TypeError, ValueError):
         return {"name": values.get("name") if isinstance(values, dict) else None, "formula": None}
     return {"name": settings.name, "formula": [f"{term.name} = {term.formula}" for term in terms]}
