@@ -15,13 +15,15 @@ from ludus.compat.config import load_config
 
 def test_areal(tmp_path: Path, ludus: Callable[..., Any]) -> None:
     """A file that `ludus train` loads, and beside it what was not taken."""
-    (tmp_path / "config.yaml").write_text("seed: 1\nactor: {path: x, m2_threshold: 1}\ntokenizer_path: ${actor.path}\n")
+    (tmp_path / "config.yaml").write_text(
+        "seed: 1\nactor: {path: x}\nrollout: {queue_size: 1}\ntokenizer_path: ${actor.path}\n"
+    )
     ended = ludus(
         "import", "areal", tmp_path / "config.yaml", "actor.path=smollm2-135m", "--out", tmp_path / "run.yaml"
     )
     assert ended.code == 0, ended.err
     assert load_config(tmp_path / "run.yaml").model.path == "smollm2-135m"
-    assert "there is no M2PO" in ended.out
+    assert "there is no such queue" in ended.out
     report = json.loads((tmp_path / "run.import.json").read_text())
     assert report["counts"] == {"left out": 1, "changed": 0, "taken": 2, "not needed": 1}
 

@@ -6,6 +6,7 @@ Knows: AReaL's keys and defaults, and Ludus's keys.  Knows not: files, reports, 
 from __future__ import annotations
 
 import re
+from collections.abc import Collection
 from functools import partial
 from typing import Any
 
@@ -67,18 +68,18 @@ def _top_k(value: Any) -> int:
 # ---- the optimizer
 
 
-def _betas(_value: Any, given: Given) -> Meaning:
-    betas = [given.get("actor.optimizer.beta1", 0.9), given.get("actor.optimizer.beta2", 0.999)]
-    return Meaning("taken", ours={"trainer.optimizer.betas": betas})
+def _betas(whose: str, ours: str, _value: Any, given: Given) -> Meaning:
+    betas = [given.get(f"{whose}.optimizer.beta1", 0.9), given.get(f"{whose}.optimizer.beta2", 0.999)]
+    return Meaning("taken", ours={f"{ours}.betas": betas})
 
 
-def _warmup(value: Any, given: Given) -> Meaning:
+def _warmup(ours: str, value: Any, given: Given) -> Meaning:
     if not value:
         return Meaning("not needed")
     if "total_train_steps" not in given:
-        return Meaning("left out", "how many steps there will be is not known; set trainer.optimizer.warmup_steps")
+        return Meaning("left out", f"how many steps there will be is not known; set {ours}.warmup_steps")
     total = int(given["total_train_steps"])
-    steps = {"trainer.optimizer.warmup_steps": round(value * total)}
+    steps = {f"{ours}.warmup_steps": round(value * total)}
     return Meaning("changed", f"{value} of {total} steps", steps)
 
 
@@ -99,7 +100,45 @@ def defaults(given: Given) -> dict[str, Any]:
     if not any(key.startswith("actor.") for key in given):
         return {}
     kind, _ = _ratios(given)
-    return {**({} if kind == "truncate" else {"algorithm.correction": kind}), "algorithm.minibatches": _MINIBATCHES}
+    correction = {} if kind == "truncate" else {"algorithm.correction": kind}
+    return {**correction, "algorithm.minibatches": _MINIBATCHES, **(_gae(given) if _has_critic(given) else {})}
+
+
+def _has_critic(given: Given) -> bool:
+    """The section is there: AReaL's trainer then has a critic, and its rewards are not compared in groups."""
+    return any(key.startswith("critic.") for key in given)
+
+
+def _gae(given: Given) -> dict[str, Any]:
+    """Advantages from a critic's values; AReaL discounts from one trained token to the next, of whichever turn."""
+    discount = given.get("actor.discount", 1.0)
+    ours = {
+        "algorithm.advantage.kind": "gae",
+        "algorithm.advantage.lam": given.get("actor.gae_lambda", 1.0),
+        "algorithm.advantage.gamma": discount,
+        "algorithm.advantage.whiten": _is_whitened(given),
+    }
+    return ours if discount == 1 or "rollout.agent.turn_discount" in given else {**ours, _TURNS: discount}
+
+
+def _is_whitened(given: Given) -> bool:
+    return (given.get("actor.adv_norm.mean_level"), given.get("actor.adv_norm.std_level")) == ("batch", "batch")
+
+
+def _of_gae(ours: Collection[str], value: Any, given: Given) -> Meaning:
+    if not _has_critic(given):
+        return fixed(1, otherwise="it is of a critic's values here; rollout.agent.turn_discount discounts turns")(
+            value, given
+        )
+    return Meaning("taken", ours={key: own for key, own in _gae(given).items() if key in ours})
+
+
+def _whitening(value: Any, given: Given) -> Meaning:
+    if not _has_critic(given):
+        return fixed(None, note=_ONCE, otherwise=_ONCE)(value, given)
+    if value is None or not _is_whitened(given):
+        return fixed(None, note="advantages are taken as they are", otherwise=_OVER_BATCH)(value, given)
+    return Meaning("taken", ours={"algorithm.advantage.whiten": True})
 
 
 def _correction(_value: Any, given: Given) -> Meaning:
@@ -152,7 +191,11 @@ def _nodes(value: Any, given: Given) -> Meaning:
     return Meaning("not needed" if is_known else "left out", note)
 
 
-def _norm(_value: Any, given: Given) -> Meaning:
+def _norm(value: Any, given: Given) -> Meaning:
+    if _has_critic(given):
+        return fixed(None, otherwise="a critic's values are the baseline, and rewards are taken as they are")(
+            value, given
+        )
     baseline = "leave_one_out" if given.get("actor.reward_norm.mean_leave1out") else "mean"
     ours = {
         "algorithm.advantage.baseline": baseline,
@@ -169,7 +212,9 @@ def _is_scaled(given: Given) -> bool:
 
 NORMS = "actor.*_norm*"
 """Keys where null is a value: nothing is normalised. Elsewhere it says that a key is not set."""
+_TURNS = "rollout.agent.turn_discount"
 _ONCE = "advantages are not normalised once more over the batch"
+_OVER_BATCH = "advantages of a critic are normalised over the batch, mean_level and std_level, or not at all"
 _UNCLIPPED = "the loss is SAPO's, or with one minibatch the ratio is 1, and nothing is clipped"
 _REWARD = "let the agent return the reward as it is to count"
 _CANCELS = "it cancels out in the advantage"
@@ -180,6 +225,7 @@ _CAPS = first_of(
     "actor.behave_imp_weight_cap",
     note="weights above are cut to it, not their tokens left out",
 )
+_OPTIMIZERS = {"actor": "trainer.optimizer", "critic": "critic.optimizer"}
 _STATS, _LOGGERS = "stats_logger.", ("wandb.mode", "trackio.mode", "tensorboard.path")
 _ADAPTER = ("actor.use_lora", "actor.lora_rank", "actor.lora_alpha", "actor.target_modules")
 
@@ -208,8 +254,14 @@ KEYS: Table = keys_beside(
         **{name: partial(_rows, name) for name in ("train_dataset.path", "valid_dataset.path")},
         **{name: to(name, convert=_top_k) for name in ("gconfig.top_k", "eval_gconfig.top_k")},
         **dict.fromkeys(_ADAPTER, _adapter),
-        **dict.fromkeys(("actor.optimizer.beta1", "actor.optimizer.beta2"), _betas),
-        "actor.optimizer.warmup_steps_proportion": _warmup,
+        **{
+            f"{whose}.optimizer.{beta}": partial(_betas, whose, ours)
+            for whose, ours in _OPTIMIZERS.items()
+            for beta in ("beta1", "beta2")
+        },
+        **{f"{whose}.optimizer.warmup_steps_proportion": partial(_warmup, ours) for whose, ours in _OPTIMIZERS.items()},
+        "actor.gae_lambda": partial(_of_gae, ("algorithm.advantage.lam",)),
+        "actor.discount": partial(_of_gae, ("algorithm.advantage.gamma", _TURNS)),
         **dict.fromkeys(("actor.use_decoupled_loss", "actor.recompute_logprob"), _correction),
         **{name: partial(_upper, rule) for name, rule in _CAPS.items()},
         "cluster.n_nodes": _nodes,
@@ -218,10 +270,13 @@ KEYS: Table = keys_beside(
         "actor.eps_clip": only(_clips, _clip, _UNCLIPPED),
         "actor.eps_clip_higher": only(_clips, to("algorithm.loss.clip_high"), _UNCLIPPED),
         "actor.reward_norm*": _norm,
-        "actor.adv_norm*": fixed(None, note=_ONCE, otherwise=_ONCE),
+        "actor.adv_norm*": _whitening,
         "actor.reward_scaling": only(
-            lambda given: not _is_scaled(given), fixed(1.0, note=_CANCELS, otherwise=_REWARD), _CANCELS
+            lambda given: not _is_scaled(given) or _has_critic(given),
+            fixed(1.0, note=_CANCELS, otherwise=_REWARD),
+            _CANCELS,
         ),
+        "actor.reward_bias": only(_has_critic, fixed(0.0, note=_CANCELS, otherwise=_REWARD), _CANCELS),
         "evaluator.freq_epochs": to(
             "eval.after", convert=lambda _: True, note="after the last step; set eval.every_steps for more"
         ),

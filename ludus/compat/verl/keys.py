@@ -7,13 +7,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 from ludus.compat import keys
 from ludus.compat.keys import Given, Meaning, Table, fixed, to
+from ludus.compat.verl.corrections import NAMES, correction, is_bypassed
 from ludus.errors import ConfigError
 from ludus.runs.settings import TRACKERS
 from ludus.settings import leaves, with_value
@@ -43,7 +43,7 @@ def _top_k(value: Any) -> Any:
 
 _ROLLOUT = "actor_rollout_ref.rollout."
 _ACTOR = "actor_rollout_ref.actor."
-_IS = "algorithm.rollout_correction.rollout_is"
+_LOSS_MODE = _ACTOR + "policy_loss.loss_mode"
 _AGGREGATION = _ACTOR + "loss_agg_mode"
 _WITHIN_GROUP = ("grpo", "grpo_vectorized")
 _OVERLONG = (
@@ -67,7 +67,13 @@ _TABLE = keys.keys_beside(__file__)
 
 def _is_of_divergence(given: Given) -> bool:
     """DPPO's bounds are of a divergence, and not of the ratio."""
-    return str(given.get(_ACTOR + "policy_loss.loss_mode")).startswith("dppo")
+    return str(given.get(_LOSS_MODE)).startswith("dppo") and not is_bypassed(given)
+
+
+def _loss(value: Any, given: Given) -> Meaning:
+    if is_bypassed(given):
+        return Meaning("not needed", "with bypass_mode it is the loss that loss_type names")
+    return _TABLE[_LOSS_MODE](value, given)
 
 
 def _bound(sides: Sequence[str], value: Any, given: Given) -> Meaning:
@@ -176,16 +182,6 @@ def _clamped(value: Any, given: Given) -> Meaning:
     return Meaning("taken", ours={"algorithm.distillation.bound": value})
 
 
-def _correction(value: Any, given: Given) -> Meaning:
-    """Bounds such as 0.5_5 leave tokens out, one number bounds their weights."""
-    if value is None:
-        return Meaning("taken", ours={"algorithm.correction.kind": "none"})
-    low, _, high = str(given.get(f"{_IS}_threshold", 2.0)).partition("_")
-    own: dict[str, Any] = {"kind": "mask", "low": float(low), "high": float(high)} if high else {"cap": float(low)}
-    level = _TABLE[_IS](value, given)
-    return replace(level, ours={**{f"algorithm.correction.{name}": each for name, each in own.items()}, **level.ours})
-
-
 def _trackers(_value: Any, given: Given) -> Meaning:
     """Who gets metrics and who gets traces is told in two places; here a tracker gets both, unless nobody traces."""
     named, tracer = given.get(_LOGGER), given.get(_TRACE + "backend")
@@ -230,7 +226,8 @@ KEYS: Table = {
     "algorithm.norm_adv_by_std_in_grpo": _scale,
     "algorithm.gamma": partial(_of_gae, ("algorithm.advantage.gamma", "rollout.agent.turn_discount")),
     "algorithm.lam": partial(_of_gae, ("algorithm.advantage.lam",)),
-    _IS: _correction,
+    _LOSS_MODE: _loss,
+    **dict.fromkeys(NAMES, correction),
     **dict.fromkeys(
         (
             *(_TEACHER + "enabled", _WEIGHT),

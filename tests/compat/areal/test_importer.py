@@ -8,6 +8,7 @@ import pytest
 import yaml
 
 from ludus.algorithms.corrections import BypassSettings, NoneSettings, TruncateSettings
+from ludus.algorithms.estimators.gae import GaeSettings
 from ludus.algorithms.estimators.group import GroupSettings
 from ludus.algorithms.estimators.none import NoneSettings as NoneAdvantage
 from ludus.algorithms.losses.clip import ClipSettings
@@ -150,6 +151,9 @@ def test_the_ratio_is_to_whom_it_was() -> None:
             {"eps_clip": 0.2, "kl_ctl": 0.1, "kl_estimator": "k1"},
             {"reward_kl": {"coef": 0.1, "estimator": "k1"}},
         ),
+        ({"eps_clip": 0.2, "prox_logp_method": "recompute"}, {}),
+        ({"eps_clip": 0.2, "prox_logp_method": "loglinear"}, {"proximal": "interpolate"}),
+        ({"eps_clip": 0.2, "m2_threshold": 0.04}, {"second_moment": 0.04}),
         (
             {
                 "eps_clip": 0.2,
@@ -163,6 +167,53 @@ def test_losses_and_corrections_of_areal(changes: dict[str, Any], ours: dict[str
     """GSPO's level, dual clip, SAPO, CISPO, the estimator of the KL term, masks."""
     config = config_of({**actor(ppo_n_minibatches=4, **changes), "gconfig": {"max_new_tokens": 64}})
     assert config.algorithm.model_dump() == AlgorithmSettings(**{"minibatches": 4, **ours}).model_dump()
+
+
+def test_a_proximal_policy_of_nobody_is_said() -> None:
+    """Where ratios are to the sampler, the method is not needed, and says so."""
+    data = actor(use_decoupled_loss=False, recompute_logprob=False, prox_logp_method="loglinear")
+    assert fates(data)["actor.prox_logp_method"] == "not needed"
+    assert config_of(data).algorithm.proximal == "recompute"
+    assert fates(actor(prox_logp_method="magic"))["actor.prox_logp_method"] == "left out"
+
+
+CRITIC = {
+    "path": "org/critic",
+    "is_critic": True,
+    "eps_clip": 0.3,
+    "ppo_n_minibatches": 1,
+    "dtype": "bfloat16",
+    "optimizer": {"type": "adam", "lr": 3e-5, "beta1": 0.8, "gradient_clipping": 0.5, "lr_scheduler_type": "cosine"},
+}
+
+
+def test_a_critic_makes_the_advantages() -> None:
+    """PPO: values, discounts from token to token and from turn to turn, whitened if AReaL whitens; and its own keys."""
+    batch = {"mean_level": "batch", "std_level": "batch"}
+    data = {**actor(gae_lambda=0.95, discount=0.99, adv_norm=batch, reward_norm=None), "critic": CRITIC}
+    config = config_of(data)
+    assert config.has_critic and config.algorithm.advantage == GaeSettings(lam=0.95, gamma=0.99, whiten=True)
+    assert config.rollout.agent.turn_discount == 0.99
+    critic, optimizer = config.critic, config.critic.optimizer
+    assert (critic.path, critic.clip_range) == ("org/critic", 0.3)
+    assert (optimizer.lr, optimizer.betas, optimizer.max_grad_norm) == (3e-5, (0.8, 0.999), 0.5)
+    assert optimizer.decay == "cosine" and "left out" not in fates(data).values()
+    plain = config_of({**actor(adv_norm=None, reward_norm=None), "critic": {"path": "org/critic"}})
+    assert plain.algorithm.advantage == GaeSettings(whiten=False) and plain.rollout.agent.turn_discount == 1.0
+
+
+def test_what_a_critic_does_not_do_is_left_out() -> None:
+    """Norms of rewards beside values, rewards that are scaled for its targets, minibatches of its own; without it,
+    discounts."""
+    data = {
+        **actor(reward_scaling=10.0, reward_bias=-0.5),
+        "critic": {**CRITIC, "ppo_n_minibatches": 2, "lora_rank": 4},
+    }
+    left_out = {name for name, fate in fates(data).items() if fate == "left out"}
+    own = {"critic.ppo_n_minibatches", "critic.lora_rank", "actor.reward_scaling", "actor.reward_bias"}
+    assert left_out == own | {f"actor.reward_norm.{name}" for name in ("mean_level", "std_level", "group_size")}
+    told = fates(actor(gae_lambda=0.95, discount=0.9))
+    assert (told["actor.gae_lambda"], told["actor.discount"]) == ("left out", "left out")
 
 
 def test_a_scheduler_is_the_same_here() -> None:
