@@ -1,5 +1,5 @@
-"""Credit against returns computed by hand, in episodes that branch, whose reasoning is stripped, that call sub-agents;
-and random agents whose answers come in two orders.
+"""Credit against returns computed by hand, in episodes that branch, whose reasoning is stripped, that call sub-agents,
+send workers out, choose among answers, ask again; and random agents whose answers come in two orders.
 
 Knows: chat requests, what an agent returns, returns of turns.  Knows not: models; the answers are written down.
 Each episode goes the way that every episode of a run goes: its requests through a recorder, with the model's own
@@ -8,6 +8,7 @@ tokenizer; what its agent returns through `finish`; the rewards through the retu
 
 from __future__ import annotations
 
+import asyncio
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
@@ -31,6 +32,7 @@ TOLERANCE = 1e-12
 """The returns are sums and means of a few short numbers: anything above rounding is a mistake."""
 _RESEARCH = ToolSpec("research", "Finds something out.", {"type": "object"})
 _CALL = '<tool_call>\n{"name": "research", "arguments": {"topic": "the capital of France"}}\n</tool_call>'
+_OTHER_CALL = _CALL.replace("France", "Spain")
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,9 +88,10 @@ class CreditResult(Verdict):
 def verify_credit(*, trees: int = 10_000, model: str = MODEL, seed: int = 0, on_done: OnDone = ignore) -> CreditResult:
     """Do turns get the returns that a person computes by hand?
 
-    Episodes that branch, whose reasoning is stripped, and that call
-    sub-agents are run through the recorder. The answers are written down:
-    of the model only its tokenizer is used. Then random agents that do
+    Episodes that branch, whose reasoning is stripped, that call
+    sub-agents, send workers out at once, choose among answers and ask
+    again are run through the recorder. The answers are written down: of
+    the model only its tokenizer is used. Then random agents that do
     several things at once play twice, some over HTTP too: whichever answer
     comes first, the return of every turn must be the same.
 
@@ -130,6 +133,12 @@ async def _play_all(plain: ChatText, thinking: ChatText) -> tuple[CreditRow, ...
         await _sub_agent(plain),
         # A reward in the middle says nothing of what came after it: c has no return, which is not the return 0.
         await _guesses("unreached", plain, {"b": 0.0}, (0.0, 0.0, None)),
+        await _workers(plain),
+        await _helpers(plain),
+        await _best_of(plain),
+        # b was not gone on with, and is named all the same: its return is its own. a = 0.5 · 1; c is not chosen.
+        await _best_of(plain, by_name=True),
+        await _retries(plain),
     )
     return tuple(row for rows in episodes for row in rows)
 
@@ -143,12 +152,21 @@ class _Play:
         self._ids: dict[str, str] = {}
 
     async def ask(
-        self, turn: str, messages: Sequence[Message], *, agent: str = "", tools: tuple[ToolSpec, ...] = ()
+        self,
+        turns: str,
+        messages: Sequence[Message],
+        *,
+        agent: str = "",
+        tools: tuple[ToolSpec, ...] = (),
+        retry_key: str | None = None,
     ) -> list[Message]:
-        """The conversation with the reply, ready to go on."""
-        (answered,) = await self._session.complete(ChatRequest(tuple(messages), tools, agent=agent))
-        self._ids[turn] = answered.id
-        return [*messages, answered.reply]
+        """The conversation with the reply, ready to go on; of several answers, whose turns `turns` names with blanks
+        between them, with the first."""
+        names = turns.split()
+        request = ChatRequest(tuple(messages), tools, n=len(names), agent=agent, retry_key=retry_key)
+        answered = await self._session.complete(request)
+        self._ids |= {name: each.id for name, each in zip(names, answered, strict=True)}
+        return [*messages, answered[0].reply]
 
     async def rows(
         self,
@@ -202,6 +220,67 @@ async def _sub_agent(text: ChatText) -> list[CreditRow]:
     (call,) = asked[-1].tool_calls
     await play.ask("m2", [*asked, Message("tool", "Paris", tool_call_id=call.id)], tools=(_RESEARCH,))
     return await play.rows({"h2": 0.5, "m2": 1.0}, {"m1": 0.75, "h1": 0.5, "h2": 0.5, "m2": 1.0})
+
+
+async def _workers(text: ChatText) -> list[CreditRow]:
+    """From a plan three workers go out at once, of whom one asks twice; what they found is merged in a conversation of
+    its own, which goes out from the plan too. A bare 1 is of every leaf, at discount 0.5.
+
+    w2 = w3 = more = merge = 1; w1 = 0.5 · 1 = 0.5; plan = 0.5 · (0.5 + 1 + 1 + 1) / 4 = 0.4375.
+    """
+    play = _Play("workers", text, ("in three parts", "a", "b", "c", "d", "all of it"))
+    plan = await play.ask("plan", [_user("go")])
+
+    async def worker(name: str) -> list[Message]:
+        return await play.ask(name, [*plan, _user(f"part {name}")])
+
+    first, *_ = await asyncio.gather(*map(worker, ("w1", "w2", "w3")))
+    await play.ask("more", [*first, _user("and more?")])
+    await play.ask("merge", [_user("merge what was found")])
+    by_hand = {"plan": 0.4375, "w1": 0.5, "more": 1.0, "w2": 1.0, "w3": 1.0, "merge": 1.0}
+    return await play.rows(1.0, by_hand, turn_discount=0.5)
+
+
+async def _helpers(text: ChatText) -> list[CreditRow]:
+    """Two calls of one turn are served at once, by agents of their own; the reward names the main agent's last turn.
+
+    m2 = 1; nothing was said of h1 and h2, which is not a return of 0: m1 = 0.5 · 1 = 0.5.
+    """
+    play = _Play("helpers", text, (f"{_CALL}\n{_OTHER_CALL}", "Paris", "Madrid", "Paris and Madrid."))
+    asked = await play.ask("m1", [_user("which are they?")], tools=(_RESEARCH,))
+    openings = {"h1": "find the capital of France", "h2": "find the capital of Spain"}
+    await asyncio.gather(*(play.ask(name, [_user(task)], agent=name) for name, task in openings.items()))
+    served = [Message("tool", "found", tool_call_id=call.id) for call in asked[-1].tool_calls]
+    await play.ask("m2", [*asked, *served], tools=(_RESEARCH,))
+    by_hand = {"m1": 0.5, "h1": None, "h2": None, "m2": 1.0}
+    return await play.rows({"m2": 1.0}, by_hand, turn_discount=0.5)
+
+
+async def _best_of(text: ChatText, *, by_name: bool = False) -> list[CreditRow]:
+    """Three answers, of which the agent goes on with the first; then two, with which it ends. A bare 2 at discount 0.5:
+    d = e = 2; a = 0.5 · (2 + 2) / 2 = 1; b and c were not chosen.
+
+    by_name: d is given 1, and b 0.25.
+    """
+    play = _Play("best of three, by name" if by_name else "best of three", text, ("one", "two", "three", "x", "y"))
+    chosen = await play.ask("a b c", [_user("go")])
+    await play.ask("d e", [*chosen, _user("and then?")])
+    if by_name:
+        by_hand = {"a": 0.5, "b": 0.25, "c": None, "d": 1.0, "e": None}
+        return await play.rows({"b": 0.25, "d": 1.0}, by_hand, turn_discount=0.5)
+    return await play.rows(2.0, {"a": 1.0, "b": None, "c": None, "d": 2.0, "e": 2.0}, turn_discount=0.5)
+
+
+async def _retries(text: ChatText) -> list[CreditRow]:
+    """A request that is sent again under its key is one turn; a question that is asked again is two, and as nothing
+    goes on with either, both are leaves. A bare 1 at discount 0.5: b = c = 1; a = 0.5 · (1 + 1) / 2 = 0.5.
+    """
+    play = _Play("retries", text, ("first", "second", "third"))
+    await play.ask("a", [_user("go")], retry_key="once")
+    said = await play.ask("a", [_user("go")], retry_key="once")
+    await play.ask("b", [*said, _user("again")])
+    await play.ask("c", [*said, _user("again")])
+    return await play.rows(1.0, {"a": 0.5, "b": 1.0, "c": 1.0}, turn_discount=0.5)
 
 
 async def _guesses(

@@ -45,6 +45,7 @@ _TOKENS = 400
 _VARIANTS: tuple[tuple[int, ExportStyle], ...] = ((64, "individual"), (200, "concat"), (1024, "individual"))
 """Tokens of a row, style of export."""
 _LEVELS: tuple[Level, ...] = ("token", "episode")
+_MINIBATCHES = (1, 2, 3)
 _SESSIONS_PER_BATCH = 2
 """Two sessions that begin alike share their first prompt; the turns of one share all that was said before."""
 
@@ -67,25 +68,32 @@ class PackingResult(Verdict):
     """The same for the parameter that differs most in its own measure; reported, not judged: some gradients nearly
     vanish, and rounding is then most of them."""
     variants: int
-    """Ways to build the same batch: sizes of rows, styles of export, by token and by episode."""
+    """Ways to build the same batch: sizes of rows, styles of export, by token and by episode, in one minibatch and in
+    several."""
     variants_rel_diff: float
-    """Of their minibatches' gradients, as `max_rel_diff`."""
+    """Of their minibatches' gradients, as `max_rel_diff`, each beside that of the first size of rows."""
+    minibatches: tuple[int, ...]
+    """How many a batch was cut into."""
+    minibatches_rel_diff: float
+    """Of the mean over a batch's minibatches beside the batch in one, as `max_rel_diff`."""
     minibatches_equal: bool
     """Whatever the rows, a minibatch trained the same episodes."""
     tolerance: float
 
     @property
     def ok(self) -> bool:
-        return self.minibatches_equal and max(self.max_rel_diff, self.variants_rel_diff) <= self.tolerance
+        differences = (self.max_rel_diff, self.variants_rel_diff, self.minibatches_rel_diff)
+        return self.minibatches_equal and max(differences) <= self.tolerance
 
 
 def verify_packing(*, model: str = MODEL, seed: int = 0, tokens: int = _TOKENS) -> PackingResult:
     """Is the gradient of packed rows that of one turn at a time?
 
     Recorded conversations with shared prefixes are trained packed, and one
-    turn at a time, in fp32; then as groups, cut into minibatches, for rows of
-    several sizes and both styles of export. The gradients may differ by 1e-5
-    of their size, on a card by 1e-4.
+    turn at a time, in fp32; then as groups, whole and cut into two and three
+    minibatches, for rows of several sizes and both styles of export. The
+    gradients may differ by 1e-5 of their size, on a card by 1e-4, and those of
+    minibatches must add up to the whole one.
 
     Example:  ludus verify packing --seed 3
     """
@@ -103,12 +111,21 @@ async def _verify(config: Config, tokens: int) -> PackingResult:
         trainer = local.trainer(config)
         compared = [_compare(trainer, sequences, config.trainer.row_tokens) for sequences in trees]
         groups = _groups(records, rng)
+        # by level and number of minibatches the ways to build the batch
+        built = [{count: _variants(trainer, groups, level, count) for count in _MINIBATCHES} for level in _LEVELS]
         # each way beside the first one, minibatch by minibatch
         pairs = [
             pair
-            for variants in (_variants(trainer, groups, level) for level in _LEVELS)
+            for by_count in built
+            for variants in by_count.values()
             for variant in variants
             for pair in zip(variants[0], variant, strict=True)
+        ]
+        cuts = [
+            rel_diff(_mean(parts), _mean(by_count[1][0]))
+            for by_count in built
+            for variants in by_count.values()
+            for parts in variants
         ]
     packed, differences, by_parameter = zip(*compared, strict=True)
     worst = max((pair for each in by_parameter for pair in each.items()), key=lambda pair: pair[1])
@@ -123,8 +140,10 @@ async def _verify(config: Config, tokens: int) -> PackingResult:
         max_rel_diff=max(differences),
         worst_parameter=worst[0],
         worst_parameter_rel_diff=worst[1],
-        variants=len(_LEVELS) * len(_VARIANTS),
+        variants=len(_LEVELS) * len(_MINIBATCHES) * len(_VARIANTS),
         variants_rel_diff=max(rel_diff(other, first) for (_, first), (_, other) in pairs),
+        minibatches=_MINIBATCHES,
+        minibatches_rel_diff=max(cuts),
         minibatches_equal=all(other == first for (first, _), (other, _) in pairs),
         tolerance=TOLERANCES[local.model.head_weight.device.type],
     )
@@ -143,11 +162,21 @@ def _groups(records: Sequence[SessionRecord], rng: random.Random) -> TakenGroups
     return TakenGroups(tuple(groups), ())
 
 
-def _variants(trainer: ModelTrainer, groups: TakenGroups, level: Level) -> list[list[_Minibatch]]:
+def _mean(parts: Sequence[_Minibatch]) -> dict[str, Tensor]:
+    """Of the gradients: minibatches weigh as much as there are of them."""
+    gradients = [gradient for _, gradient in parts]
+    whole = {name: tensor.clone() for name, tensor in gradients[0].items()}
+    for gradient in gradients[1:]:
+        for name, tensor in gradient.items():
+            whole[name] += tensor
+    return {name: tensor / len(gradients) for name, tensor in whole.items()}
+
+
+def _variants(trainer: ModelTrainer, groups: TakenGroups, level: Level, count: int) -> list[list[_Minibatch]]:
     """The minibatches of the groups, for rows of several sizes and both styles of export: the numbers of the episodes
     in each, and its gradient."""
     loss = ClipSettings(level=level, clip_low=0.5, clip_high=0.5)
-    algorithm = AlgorithmSettings(minibatches=2, correction=BypassSettings(), loss=loss)
+    algorithm = AlgorithmSettings(minibatches=count, correction=BypassSettings(), loss=loss)
     made = []
     for row_tokens, style in _VARIANTS:
         rules = BatchRules(algorithm, 1.0, style, row_tokens, max_token_age=None)

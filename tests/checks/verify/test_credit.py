@@ -3,10 +3,25 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
+import pytest
+
+from ludus.checks.verify import credit
 from ludus.checks.verify.credit import CreditResult, verify_credit
+from ludus.episodes.episode import finish
+from ludus.episodes.outcome import Returned
+from ludus.episodes.spec import SessionSpec
+from ludus.types import Episode, SessionRecord
+
+
+def _unfollowed(episode: Episode) -> list[str]:
+    turns = episode.session.turns
+    followed = {turn.follows for turn in turns}
+    return [turn.id for turn in turns if turn.id not in followed]
 
 
 def test_all_hand_computed_returns_hold(tiny_model_folder: Path) -> None:
@@ -28,7 +43,38 @@ def test_the_recorder_makes_of_the_episodes_what_they_claim(tiny_model_folder: P
     assert rows["reasoning stripped", "b"].fork == "reasoning_stripped"
     assert rows["sub-agent", "h1"].follows == "m1" and rows["sub-agent", "m2"].follows == "m1"
     assert rows["unreached", "c"].got is None
+    assert {rows["workers", name].follows for name in ("w1", "w2", "w3", "merge")} == {"plan"}
+    assert rows["helpers", "h1"].follows == rows["helpers", "h2"].follows == "m1"
+    assert [name for episode, name in rows if episode == "retries"] == ["a", "b", "c"]
     assert all(rows["outcome", turn].fork is None for turn in "abc")
+
+
+@pytest.mark.parametrize(
+    ("rule", "noticed"),
+    [
+        # each is the same whatever finished first, and wrong
+        (lambda episode: [episode.session.turns[-1].id], {"workers", "best of three", "retries"}),  # the last asked
+        (lambda episode: [turn.id for turn in episode.session.turns], {"outcome", "workers", "retries"}),  # every turn
+        (_unfollowed, {"best of three"}),  # every leaf, whether another answer was chosen or not
+    ],
+)
+def test_a_wrong_rule_that_no_order_changes_is_noticed(
+    rule: Callable[[Episode], list[str]],
+    noticed: set[str],
+    tiny_model_folder: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The rows of the hand see what two orders of the same answers cannot."""
+
+    def by_rule(spec: SessionSpec, record: SessionRecord, ended: Returned, **rest: Any) -> Episode:
+        episode = finish(spec, record, ended, **rest)
+        if isinstance(ended.value, Mapping):
+            return episode
+        return replace(episode, rewards=dict.fromkeys(rule(episode), float(ended.value)))
+
+    monkeypatch.setattr(credit, "finish", by_rule)
+    result = verify_credit(model=str(tiny_model_folder), trees=1)
+    assert noticed <= {row.episode for row in result.rows if row.abs_diff}
 
 
 def test_a_wrong_return_fails_the_check(tiny_model_folder: Path) -> None:
