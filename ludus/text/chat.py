@@ -81,10 +81,13 @@ class ChatText:
         marked = (*others, replace(last, arguments=json.dumps({_ANSWER: _ANSWER})))
         history = (Message("user", "x"), Message("assistant", "", tool_calls=marked))
         try:
-            alone = self.template.render(history, **{**template, "generation_prompt": False}).rpartition(_ANSWER)[2]
-            after = self.template.render((*history, *messages), **template).rpartition(_ANSWER)[2]
+            alone = self.template.render(history, **{**template, "generation_prompt": False})
+            shown = self.template.render((*history, *messages), **template)
         except AgentError:
             return None
+        if _ANSWER not in alone or _ANSWER not in shown:  # it shows no calls
+            return None
+        alone, after = (text.rpartition(_ANSWER)[2] for text in (alone, shown))
         texts = filter(None, (self.tokenizer.decode((token,)) for token in self.tokenizer.stop_ids))
         ends = [(at, at + len(stop)) for stop in texts if (at := alone.find(stop)) >= 0]
         if not ends or not after.startswith(alone[: min(ends)[1]]):

@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from ludus.errors import UserError
 from ludus.text.chat import ChatText, shipped_templates
-from ludus.types import ChatRequest, Message, ToolSpec
+from ludus.text.incremental import RenderedTurn, continuation
+from ludus.text.parse import parser_for
+from ludus.types import ChatRequest, Message, ToolCall, ToolSpec
+from tests.text.conftest import LoadTemplate
+from tests.text.dialogue import REASONS, STOPS
 
 
 def test_the_models_own(tokenizer_folder: Path) -> None:
@@ -46,3 +52,44 @@ def test_unknown_names(tokenizer_folder: Path, tmp_path: Path) -> None:
         (tmp_path / name).write_text((tokenizer_folder / name).read_text())
     with pytest.raises(UserError, match="chat_template"):
         ChatText.load(tmp_path)
+
+
+@dataclass
+class OneStop:
+    """A tokenizer of which nothing is asked but what ends a turn."""
+
+    stop: str
+    stop_ids = frozenset({0})
+
+    def decode(self, ids: tuple[int, ...]) -> str:
+        return self.stop
+
+
+CALL = ToolCall("call00000", "add", '{"a": 1}')
+SAID = {
+    "a user": (Message("assistant", "It is 5."), Message("user", "And now?")),
+    "a tool": (Message("assistant", tool_calls=(CALL,)), Message("tool", "2", tool_call_id=CALL.id, name="add")),
+}
+
+
+TEMPLATES = ("chatml", "chatml-tools", "gemma", "kimi", "llama3", "mistral", "mistral-args", "qwen2", "qwen3")
+CASES = [(name, who) for name in TEMPLATES for who in SAID if (name, who) != ("gemma", "a tool")]  # it has no such role
+
+
+@pytest.mark.parametrize("is_cut", [False, True])
+@pytest.mark.parametrize(("name", "who"), CASES)
+def test_what_follows_an_answer_is_what_the_recorder_goes_on_with(
+    load_template: LoadTemplate, name: str, who: str, is_cut: bool
+) -> None:
+    """In every template, behind answers and calls, ended and cut; but where the recorder would begin anew."""
+    template, stop, first = load_template(name), STOPS.get(name, "<|im_end|>"), Message("user", "Add up.")
+    reply, new = SAID[who]
+    given: dict[str, Any] = {"tools": (ToolSpec("add", "Adds.", {"type": "object"}),) if template.renders_tools else ()}
+    prompt = template.render([first], **given)
+    body = template.render([first, reply], generation_prompt=False, **given).removeprefix(prompt)
+    sampled = body[: body.index(stop)] + stop * (not is_cut)
+    turn = RenderedTurn([first], given["tools"], {}, prompt, reply, sampled)
+    expected = continuation(template, turn, [first, reply, new], given["tools"], {}, {stop})
+    text = ChatText(OneStop(stop), template, parser_for(template.source))  # type: ignore[arg-type]
+    found = text.follow_up([new], () if is_cut else (0,), calls=reply.tool_calls, **given)
+    assert expected in (found, *REASONS) and (expected == found or (name, who) == ("mistral", "a user"))

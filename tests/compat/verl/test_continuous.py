@@ -6,7 +6,6 @@ import json
 import logging
 from collections.abc import Callable
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
@@ -21,7 +20,6 @@ from ludus.compat.verl.continuous import ContinuousTokenBuilder, MergeResult
 from ludus.compat.verl.function_tools import normalize_function_tool_return
 from ludus.compat.verl.output import AgentLoopOutput
 from ludus.compat.verl.parser import ToolParser
-from ludus.compat.verl.settings import MultiTurnSettings, RewardSettings
 from ludus.compat.verl.tokens import LoopTokenizer
 from ludus.compat.verl.tool_loop import ToolAgentLoop
 from ludus.compat.verl.tracing import rollout_trace_op
@@ -29,44 +27,13 @@ from ludus.errors import UserError
 from ludus.text.chat import ChatText
 from ludus.text.template import ChatTemplate
 from tests.compat.verl.conftest import Player, ReplayResult, configured
+from tests.compat.verl.test_tool_loop import plan, says
+
+__all__ = ["plan"]  # a fixture
 
 Play = Callable[..., ReplayResult]
 USER = {"role": "user", "content": "Add up."}
 ROW = {"prompt": [USER]}
-TOOL = '''
-from ludus.agents.tools.function import function_tool
-
-
-@function_tool
-async def add(a: int, b: int) -> str:
-    """Adds.
-
-    Args:
-        a: One.
-        b: The other.
-    """
-    return str(a + b)
-'''
-
-
-def says(name: str, **arguments: Any) -> str:
-    return f'<tool_call>\n{{"name": "{name}", "arguments": {json.dumps(arguments)}}}\n</tool_call>'
-
-
-@pytest.fixture
-def plan(tmp_path: Path) -> Callable[..., Config]:
-    """With the tool `add`, and a reward function that gives 1."""
-    (tmp_path / "adding.py").write_text(TOOL)
-    (tmp_path / "one.py").write_text("def compute_score(**given):\n    return 1.0\n")
-
-    def make(response_length: int | None = None, **turns: Any) -> Config:
-        return configured(
-            multi_turn=MultiTurnSettings(function_tool_path=str(tmp_path / "adding.py"), **turns),
-            reward=RewardSettings(custom_reward_function={"path": str(tmp_path / "one.py")}),
-            response_length=response_length,
-        )
-
-    return make
 
 
 class Single(AgentLoopBase):
