@@ -72,6 +72,11 @@ class Tokenizer:
     def vocab_size(self) -> int:
         return self._core.get_vocab_size(with_added_tokens=True)
 
+    def token_id(self, token: str) -> int | None:
+        """The id of a token as the vocabulary spells it. None: there is none."""
+        token_id: int | None = self._core.token_to_id(token)
+        return token_id
+
     def difference(self, other: Tokenizer) -> str | None:
         """The first token that has another id in `other`, or is none there, for a person. None: no token does."""
         ours, theirs = (each._core.get_vocab(with_added_tokens=True) for each in (self, other))

@@ -229,3 +229,13 @@ def simple_timer(name: str, timing_raw: dict[str, float]) -> Iterator[None]:
         yield
     finally:
         timing_raw[name] = timing_raw.get(name, 0.0) + time.perf_counter() - begun
+
+
+def get_event_loop() -> asyncio.AbstractEventLoop:
+    """The one that runs here; outside of any, a new one, which is this thread's from now on."""
+    try:
+        return asyncio.get_running_loop()
+    except RuntimeError:
+        loop = asyncio.new_event_loop()
+        asyncio.set_event_loop(loop)
+        return loop

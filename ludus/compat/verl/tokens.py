@@ -7,7 +7,7 @@ Invariant: what it renders and encodes is what the recorder would.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from typing import Any, overload
 
 from ludus.compat.verl.messages import read_messages, read_tools
 from ludus.text.chat import ChatText
@@ -53,6 +53,26 @@ class LoopTokenizer:
     @property
     def eos_token(self) -> str | None:
         return self.text.tokenizer.special_tokens.get("eos_token")
+
+    @property
+    def pad_token(self) -> str | None:
+        return self.text.tokenizer.special_tokens.get("pad_token", self.eos_token)
+
+    @property
+    def bos_token_id(self) -> int | None:
+        """None: texts begin without one."""
+        return self._id("bos_token")
+
+    @overload
+    def convert_tokens_to_ids(self, tokens: str) -> int | None: ...
+
+    @overload
+    def convert_tokens_to_ids(self, tokens: list[str]) -> list[int | None]: ...
+
+    def convert_tokens_to_ids(self, tokens: str | list[str]) -> int | list[int | None] | None:
+        """Their ids; None stands for one that is not in the vocabulary."""
+        token_id = self.text.tokenizer.token_id
+        return token_id(tokens) if isinstance(tokens, str) else [token_id(token) for token in tokens]
 
     def encode(self, text: str, *, add_special_tokens: bool = False, **_: Any) -> list[int]:
         """The ids; nothing is added in any case, because a chat template writes what belongs there."""

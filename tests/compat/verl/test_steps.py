@@ -12,7 +12,7 @@ from ludus.agents.tools.base import ToolResponse
 from ludus.agents.tools.schema import OpenAIFunctionToolSchema
 from ludus.compat.config import Config
 from ludus.compat.verl.agent_data import AgentState
-from ludus.compat.verl.base import simple_timer
+from ludus.compat.verl.base import get_event_loop, simple_timer
 from ludus.compat.verl.function_tools import FunctionTool, normalize_function_tool_return
 from ludus.compat.verl.parser import FunctionCall, ToolParser
 from ludus.compat.verl.tool_loop import ToolAgentLoop
@@ -159,9 +159,15 @@ class OwnTools(ToolAgentLoop):
 
 
 class Shouts(ToolParser):
+    @property
+    def stop_token_ids(self) -> list[int]:
+        assert self.tokenizer.convert_tokens_to_ids(["no such token"]) == [None]
+        return [self.tokenizer.convert_tokens_to_ids(self.tokenizer.eos_token)]
+
     async def extract_tool_calls(self, responses_ids: Any, tools: Any = None) -> Any:
         assert [tool.function.name for tool in tools] == ["twice"]
-        text = self.tokenizer.decode(responses_ids, skip_special_tokens=True)
+        decoded = await get_event_loop().run_in_executor(None, self.tokenizer.decode, responses_ids)
+        text = decoded.removesuffix(self.tokenizer.pad_token)
         calls = [FunctionCall(name="twice", arguments='{"number": 4}')] if text.isupper() else []
         return text, calls
 
