@@ -127,6 +127,30 @@ OLDER = (
 
 
 @pytest.mark.parametrize("family", FAMILIES)
+def test_arguments_are_named_where_the_tables_name_them(family: str) -> None:
+    """What they stand before looks at each call; ART's `train` and its models look themselves."""
+    looking = {"local.backend.LocalBackend.train", "types.TrainConfig", "types.ServerlessTrainResult", "model.Model"}
+    looking |= {"experimental.openai.types.InteractionWithTokenLogpReward"}
+    for path in {path.partition(":")[0] for path in said(family) if ":" in path} - looking:
+        module, name = next(
+            (path[: -len(name) - 1], name) for name in _tails(path) if path[: -len(name) - 1] in paths(family)
+        )
+        root, _, member = name.partition(".")
+        found = load(Table.of(family).names(module)[root])
+        called = getattr(found, member) if member else found.__init__ if inspect.isclass(found) else found
+        assert hasattr(called, "__wrapped__") or member.startswith("_experimental_"), path
+
+
+def _tails(path: str) -> Iterator[str]:
+    parts = path.split(".")
+    yield from (".".join(parts[-count:]) for count in (1, 2))
+
+
+def paths(family: str) -> Mapping[str, Any]:
+    return Table.of(family).modules
+
+
+@pytest.mark.parametrize("family", FAMILIES)
 def test_members_say_what_the_tables_say(family: str) -> None:
     """What is refused has no such attribute and says why; what is ignored can be called."""
     table = Table.of(family)

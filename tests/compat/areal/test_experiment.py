@@ -103,6 +103,14 @@ def test_keys_of_ludus_stand_beside_areals(file: str) -> None:
 
 
 @pytest.mark.parametrize(
+    "key", ["actor.optimizer_dtype=float32", "rollout.lora_name=x", "vllm.gdn_prefill_backend=triton"]
+)
+def test_keys_of_its_wheel_are_known(file: str, key: str) -> None:
+    """AReaL 1.0.4 as it was released has some that its repository of the day had not."""
+    config_of(load_expr_config(["--config", file, key], Mine)[0])
+
+
+@pytest.mark.parametrize(
     ("override", "said"),
     [
         ("gconfig.max_new_token=4", "gconfig.max_new_tokens"),

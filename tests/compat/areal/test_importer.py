@@ -363,4 +363,6 @@ def test_a_teacher_is_loaded_and_weighed(given: dict[str, Any], advantage: Any, 
     assert config.teacher == ModelTeacherSettings(path="org/teacher")
     assert config.algorithm.advantage == advantage and config.algorithm.distillation is not None
     assert config.algorithm.distillation.weight == weight
+    of_train = {"train": {"path": "org/teacher"}, "engine_type": "train", **given}
+    assert config_of({"actor": {"path": "x"}, "teacher": of_train}).teacher == config.teacher
     assert fates({"actor": {"path": "x"}, "teacher": {"rl_loss_weight": 0}})["teacher.rl_loss_weight"] == "not needed"

@@ -19,9 +19,11 @@ from ludus.compat.areal.api.io_struct import ModelRequest
 from ludus.compat.areal.api.reward_api import AsyncRewardWrapper
 from ludus.compat.areal.api.workflow_api import RolloutWorkflow
 from ludus.compat.areal.infra import workflow_context
+from ludus.compat.areal.reward import MathVerifyWorker
 from ludus.compat.areal.utils import stats_tracker
 from ludus.compat.areal.utils.data import concat_padded_tensors
-from ludus.errors import UserError
+from ludus.compat.areal.utils.logging import getLogger
+from ludus.errors import ConfigError, UserError
 
 ROWS = [{"messages": [{"role": "user", "content": f"Guess. It is higher than {n}."}], "answer": "1"} for n in range(4)]
 
@@ -187,3 +189,22 @@ def test_the_trainer_has_areals_arguments(tiny_model_folder: Path, tmp_path: Pat
     config = ludus.load_config(config_file(tmp_path, tiny_model_folder, eval={"after": True}))
     summary = PPOTrainer(config, ROWS, ROWS[:1]).train(MyAgent, MyAgent, dynamic_filter_fn=accept)
     assert seen == [3, 3] and summary.reward_after is not None
+    trainer = PPOTrainer(config.model_copy(update={"total_train_steps": None}), ROWS, ROWS[:1])
+    with pytest.raises(UserError, match="total_epochs=0 must be at least 1"):
+        trainer.train(MyAgent, total_epochs=0)
+    with pytest.raises(UserError, match="was already"):  # what it was told stands in its configuration
+        trainer.train(MyAgent, total_epochs=3)
+    assert trainer.config.total_train_epochs == 3
+
+
+def test_a_verifier_has_a_timeout_of_its_own() -> None:
+    """What else AReaL's takes is refused where it says something."""
+    worker = MathVerifyWorker(True, 6, timeout=20.0)
+    assert worker.verify("the answer is \\boxed{4}", "4") == 1.0 and worker.verify("5", "4") == 0.0
+    with pytest.raises(ConfigError, match="precision=3: answers are compared as math-verify does"):
+        MathVerifyWorker(precision=3)
+
+
+def test_loggers_have_levels() -> None:
+    """Kinds of lines are Python's."""
+    assert getLogger("areal.tests", "system", 10).level == 10 and getLogger("areal.tests").level == 10

@@ -54,8 +54,13 @@ def test_token_ids_go_out_and_come_back_as_recorded(play: Play) -> None:
     seen: list[ModelResponse] = []
 
     async def run(engine: EpisodeEngine, data: Any) -> Any:
-        answer = await engine.agenerate(ModelRequest(input_ids=PROMPT, gconfig=GenerationHyperparameters()))
+        answer = await engine.agenerate(
+            ModelRequest(input_ids=PROMPT, gconfig=GenerationHyperparameters(), tokenizer="own")
+        )
         seen.append(answer)
+        assert engine.get_version() == answer.output_versions[-1]
+        with pytest.raises(AttributeError, match=r"submit is not here: an engine of `arun_episode` is one episode's"):
+            engine.submit(data, None)
         return rows_of(answer, rewards=[0.5])
 
     episode = play(workflow(run))
@@ -66,6 +71,7 @@ def test_token_ids_go_out_and_come_back_as_recorded(play: Play) -> None:
     assert tuple(answer.output_logprobs) == turn.sampled.logprobs
     assert tuple(answer.output_versions) == turn.sampled.versions
     assert answer.stop_reason == "stop" and answer.output_tokens_without_stop == answer.output_tokens[:-1]
+    assert answer.end_with_stop and not ModelResponse(output_tokens=[1]).end_with_stop and answer.tokenizer == "own"
     assert episode.rewards == {turn.id: 0.5} and episode.reward == 0.5
     assert episode.left_out == {} and episode.has_returns
 
@@ -204,7 +210,13 @@ def test_interactions_are_handed_back(play: Play) -> None:
         client.set_last_reward(1.0)
         client.apply_reward_discount(0.9)
         style = data["question"]
-        return client.export_interactions(style=style)
+        exported = client.export_interactions(style=style)
+        last = exported[completions[-1]]
+        assert last.interaction_id == completions[-1] and last.messages[0] == messages[0] | {"content": "2+2?"}
+        assert [each["role"] for each in last.output_message_list] == ["assistant"]
+        with pytest.raises(AttributeError, match="to_tensor_dict is not here"):
+            last.to_tensor_dict()
+        return exported
 
     def styled(style: str) -> Episode:
         async def run_styled(engine: EpisodeEngine, data: Any) -> Any:

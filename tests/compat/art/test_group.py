@@ -140,6 +140,13 @@ def test_a_rollout_must_return_a_trajectory() -> None:
     asyncio.run(main())
 
 
+def test_a_group_keeps_lines() -> None:
+    """As a trajectory does."""
+    group = TrajectoryGroup([Trajectory()])
+    group.log("played twice")
+    assert group.logs == ["played twice"]
+
+
 def test_a_whole_group_holds_exceptions_as_text() -> None:
     """They survive JSON with everything else; trajectories and exceptions may be mixed."""
     group = TrajectoryGroup(

@@ -308,6 +308,18 @@ def test_checkpoints_stay_until_they_are_deleted(make_backend: MakeBackend, make
             assert sorted(each.name for each in folder.iterdir()) == [f"step-{step:06d}" for step in (1, 2, 3)]
             assert [(folder / f"step-{step:06d}" / "trainer").exists() for step in (1, 2, 3)] == [False, False, True]
 
+            pulled = await backend._experimental_pull_model_checkpoint(model, step=2, verbose=True)
+            newest = await backend._experimental_pull_model_checkpoint(
+                model, step="latest", local_path=f"{folder}-copy"
+            )
+            assert Path(pulled) == folder / "step-000002" / "model" and newest == f"{folder}-copy"
+            copied = folder.with_name(f"{folder.name}-copy")
+            here = {each.name: each.read_bytes() for each in (folder / "step-000003" / "model").iterdir()}
+            assert {each.name: each.read_bytes() for each in copied.iterdir()} == here
+            with pytest.raises(UserError, match="has no saved weights of step 9; it has: 1, 2, 3"):
+                await backend._experimental_pull_model_checkpoint(model, step=9)
+            with pytest.raises(ConfigError, match="s3_bucket='b' cannot act"):
+                await backend._experimental_pull_model_checkpoint(model, s3_bucket="b")
             other = make_model("other")
             assert await backend.fork(other, "agent", not_after_step=2) == 2
             await other.register(backend)

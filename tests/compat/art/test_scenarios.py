@@ -128,6 +128,8 @@ def test_tools_of_requests_are_understood() -> None:
     model = ScriptedChatModel([answer("a")])
     asyncio.run(generate_scenarios([complete_task_tool], num_scenarios=1, show_preview=False, generator_model=model))
     assert '"name": "complete_task"' in model.asked[0][0]["content"]
+    tool = MCPTool("add", "Adds.", {"type": "object"})
+    assert tool.to_tool_schema() == {"type": "function", "function": tool.to_dict()}
 
 
 @pytest.mark.parametrize(

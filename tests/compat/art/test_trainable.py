@@ -11,11 +11,13 @@ from typing import Any
 import pydantic
 import pytest
 
+from ludus.compat.art import trainable
 from ludus.compat.art.capture import auto_trajectory, capture_auto_trajectory
 from ludus.compat.art.group import TrajectoryGroup
 from ludus.compat.art.local_backend import LocalBackend
 from ludus.compat.art.trainable import Model, TrainableModel
 from ludus.compat.art.trajectory import Trajectory
+from ludus.compat.members import Told
 from ludus.errors import UserError
 
 ASK: Any = [{"role": "user", "content": "Guess."}]
@@ -126,8 +128,43 @@ def test_a_state_of_ones_own(tmp_path: Path) -> None:
     assert model.read_state() is None
     model.merge_state({"row": 3, "seen": [1]})
     assert model.merge_state({"row": 4}) == {"row": 4, "seen": [1]}
+    model.merge_state({"best": {"val": 1, "train": 2}})
+    assert model.merge_state({"best": {"val": 3}})["best"] == {"val": 3, "train": 2}
     model.overwrite_state({"epoch": 1})
     assert model.read_state() == {"epoch": 1}
+    model.write_state({"epoch": 2})
+    assert model.read_state() == {"epoch": 2}
+
+
+def test_arguments_without_a_meaning_here_are_taken(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They are named once, with what says it here, also by position; what was given can be read."""
+    monkeypatch.setattr(trainable, "_TOLD", Told("art", "model.Model"))
+    base = {"project": "p", "base_model": "b", "base_path": str(tmp_path)}
+    for name in ("one", "two"):
+        model: TrainableModel[Any] = TrainableModel(name=name, entity="us", report_metrics=["wandb"], id="i", **base)
+    assert (model.entity, model.report_metrics, model.id) == ("us", ["wandb"], "i")
+    named = [line for line in caplog.messages if "model.Model ignores" in line]
+    assert len(named) == 1 and "`trackers.to`" in named[0] and "WANDB_ENTITY" in named[0]
+    config = {"key": object()}
+    assert TrainableModel(name="m", config=config, **base).safe_model_dump()["config"] is None
+    LocalBackend(path=tmp_path, gpu_cost_per_hour_usd=2.0)
+    assert caplog.messages[-1].startswith("art.local.backend.LocalBackend ignores gpu_cost_per_hour_usd")
+    model.update_wandb_config({"x": 1})
+    assert caplog.messages[-1].startswith("art.model.Model.update_wandb_config does nothing")
+    with pytest.raises(AttributeError, match=r"metrics_builder is not here: `model\.log\(metrics=…\)`"):
+        model.metrics_builder("train")
+
+    async def main() -> None:
+        with pytest.raises(UserError, match="there are no trajectories"):
+            await model.train_sft([], None, {}, True)
+        with pytest.raises(UserError, match="is registered with"):
+            await model.register(LocalBackend(), {"server_args": {}})
+
+    model.backend()
+    asyncio.run(main())
+    assert "register ignores _openai_client_config" in caplog.text and "(it has no options); verbose (" in caplog.text
 
 
 def test_a_model_that_is_not_trained() -> None:
@@ -144,5 +181,9 @@ def test_a_model_that_is_not_trained() -> None:
         model.get_inference_name(3)
     with pytest.raises(pydantic.ValidationError, match="report_metric"):
         Model(name="m", project="p", report_metric=["wandb"])  # type: ignore[call-arg]
+    with pytest.raises(UserError, match="has no backend"):
+        model.backend()
+    asyncio.run(model.register(backend := LocalBackend()))
+    assert model.backend() is backend
     trained: TrainableModel[None] = TrainableModel(name="m", project="p", base_model="b")
     assert trained.get_inference_name(3) == "m@3"
