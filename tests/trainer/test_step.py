@@ -300,7 +300,7 @@ def test_who_samples_has_its_turn_inside_a_row(
         while "waiting=1" not in repr(lease):
             pass
         before = len(seen)
-        shared._backward._add_row(row, TokenMeans(), shared._algorithm, None)
+        shared._backward._add_row(row, TokenMeans(), shared._algorithm, None, 0)
         during = len(seen) - before
     is_over.set()
     sampler.join()
