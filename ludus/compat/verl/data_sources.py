@@ -9,6 +9,7 @@ import re
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, Literal
 
+from ludus.compat.members import takes
 from ludus.errors import UserError
 from ludus.rewards.answers import as_number, math_verify_all
 from ludus.settings import did_you_mean
@@ -68,11 +69,16 @@ def verifier_of(data_source: object) -> Verifier | None:
     return VERIFIERS.get(name, mathematics if name.startswith(("aime", "math")) else None)
 
 
+@takes("verl", "utils.reward_score.default_compute_score")
 async def default_compute_score(
     data_source: str,
     solution_str: str,
     ground_truth: Any,
     extra_info: Mapping[str, Any] | None = None,  # noqa: ARG001  verl's signature
+    sandbox_fusion_url: str | None = None,  # noqa: ARG001  verl's arguments; `takes` says that they do nothing
+    concurrent_semaphore: Any = None,  # noqa: ARG001
+    memory_limit_mb: int | None = None,  # noqa: ARG001
+    **_: Any,
 ) -> float:
     """The score of an answer by its data source. Raises UserError for a source that nobody knows."""
     verify = verifier_of(data_source)

@@ -9,6 +9,7 @@ import shutil
 from pathlib import Path
 from typing import Any
 
+from ludus.compat.members import takes
 from ludus.errors import UserError
 
 
@@ -30,7 +31,15 @@ def copy(src: str, dst: str, **_: Any) -> bool:
     return True
 
 
-def copy_to_local(src: str, *_: Any, **__: Any) -> str:
+@takes("verl", "utils.fs.copy_to_local")
+def copy_to_local(
+    src: str,
+    cache_dir: str | None = None,  # noqa: ARG001  verl's arguments; `takes` says that they do nothing
+    filelock: str = ".file.lock",  # noqa: ARG001
+    verbose: bool = False,  # noqa: ARG001
+    always_recopy: bool = False,  # noqa: ARG001
+    use_shm: bool = False,  # noqa: ARG001
+) -> str:
     """The path itself: it is here."""
     return str(_local(src))
 

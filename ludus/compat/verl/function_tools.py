@@ -88,11 +88,11 @@ def load_function_tools_from_path(path: str) -> list[FunctionTool]:
     return _LOADED_FUNCTION_TOOL_PATHS[file]
 
 
-def normalize_function_tool_return(returned: Any) -> tuple[ToolResponse, float, dict[str, Any]]:
+def normalize_function_tool_return(ret: Any) -> tuple[ToolResponse, float, dict[str, Any]]:
     """What a function returned as response, reward and metrics. Raises TypeError for a tuple of another length."""
-    parts = returned if isinstance(returned, tuple) else (returned,)
+    parts = ret if isinstance(ret, tuple) else (ret,)
     if not 1 <= len(parts) <= 3:
-        raise TypeError(f"a tuple must have length 1, 2, or 3: response, reward, metrics; got {returned!r:.200}")
+        raise TypeError(f"a tuple must have length 1, 2, or 3: response, reward, metrics; got {ret!r:.200}")
     response, reward, metrics = (*parts, None, None)[:3]
     if not isinstance(response, ToolResponse):
         try:
@@ -118,9 +118,9 @@ def as_ours(tool: BaseTool | FunctionTool) -> BaseTool:
     return functions.FunctionTool(tool.fn, schema=tool.tool_schema, runs_in="thread")
 
 
-def get_tool_class(reference: str) -> type[BaseTool]:
+def get_tool_class(cls_name: str) -> type[BaseTool]:
     """The class that an import string names. Raises ConfigError if it is no tool."""
-    found: type[BaseTool] = find_class(reference, BaseTool, "class_name")
+    found: type[BaseTool] = find_class(cls_name, BaseTool, "class_name")
     return found
 
 

@@ -33,10 +33,10 @@ class RolloutTraceConfig:
         """Nothing is kept."""
 
 
-def rollout_trace_op(function: FunctionT) -> FunctionT:
+def rollout_trace_op(func: FunctionT) -> FunctionT:
     """The function, whose calls are spans of the episode that is playing."""
-    name = getattr(function, "__qualname__", type(function).__qualname__)
-    names = tuple(inspect.signature(function).parameters)
+    name = getattr(func, "__qualname__", type(func).__qualname__)
+    names = tuple(inspect.signature(func).parameters)
 
     @contextmanager
     def traced(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Iterator[OpenSpan]:
@@ -46,19 +46,19 @@ def rollout_trace_op(function: FunctionT) -> FunctionT:
             yield record
             record.outputs = _shown(record.outputs)
 
-    @functools.wraps(function)
+    @functools.wraps(func)
     async def awaited(*args: Any, **kwargs: Any) -> Any:
         with traced(args, kwargs) as record:
-            returned = record.outputs = await function(*args, **kwargs)
+            returned = record.outputs = await func(*args, **kwargs)
         return returned
 
-    @functools.wraps(function)
+    @functools.wraps(func)
     def at_once(*args: Any, **kwargs: Any) -> Any:
         with traced(args, kwargs) as record:
-            returned = record.outputs = function(*args, **kwargs)
+            returned = record.outputs = func(*args, **kwargs)
         return returned
 
-    return awaited if inspect.iscoroutinefunction(function) else at_once  # type: ignore[return-value]  # the same
+    return awaited if inspect.iscoroutinefunction(func) else at_once  # type: ignore[return-value]  # the same
 
 
 def _shown(value: Any) -> Any:
@@ -70,7 +70,21 @@ def _shown(value: Any) -> Any:
 
 
 @contextmanager
-def rollout_trace_attr(**attributes: Any) -> Iterator[None]:
-    """The block as a span with these attributes. Step, sample and group are known of every episode without it."""
-    with span("op", str(attributes.get("name", "rollout")), inputs=attributes):
+def rollout_trace_attr(
+    sample_index: Any = None,
+    step: Any = None,
+    rollout_n: Any = None,
+    name: str = "rollout_trace",
+    validate: bool = False,
+    trace: bool = True,
+    **attributes: Any,
+) -> Iterator[None]:
+    """The block as a span with these attributes; with `trace=False` it is none. Step, sample and group are known of
+    every episode without it."""
+    if not trace:
+        yield
+        return
+    given = {"sample_index": sample_index, "step": step, "rollout_n": rollout_n, "validate": validate or None}
+    shown = {key: value for key, value in {**given, **attributes}.items() if value is not None}
+    with span("op", name, inputs={"name": name, **shown}):
         yield

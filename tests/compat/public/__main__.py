@@ -11,7 +11,11 @@ _, family, package = sys.argv
 write(family, public_names(Path(package)))
 if family in FAMILIES:
     here = Table.of(family).modules
-    wanted = {path: {name for name in here[path] if here[path][name] != "builtins:dict"} for path in here}
+    classes = public_members(Path(package), Table.of(family).all_names) if family == "verl" else {}
+    wanted = {
+        path: {name for name in here[path] if here[path][name] != "builtins:dict" and f"{path}.{name}" not in classes}
+        for path in here
+    }
     write_calls(family, public_calls(Path(package), wanted))
 if Path(package, DEFAULTS).is_file():
     write_keys(family, default_keys(Path(package)))

@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 FOLDER = Path(__file__).parent
-FAMILIES = ("areal", "art", "realhf")
-"""Those that have such a file; of verl's classes `verl.members` says it."""
+FAMILIES = ("areal", "art", "realhf", "verl")
+"""Of verl it holds functions alone; of its classes `verl.members` says it, with what their constructors set."""
 
 
 @dataclass(frozen=True)

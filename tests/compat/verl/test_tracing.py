@@ -42,6 +42,8 @@ def test_functions_are_spans() -> None:
         assert isinstance(output, TokenOutput) and output.stop_reason == "stop"
         with pytest.raises(ValueError, match="no"), rollout_trace_attr(step=3, name="agent_loop"):
             holder.at_once(holder)
+        with rollout_trace_attr(step=3, trace=False):
+            pass
     first, second, third = log.snapshot()
     assert first.name == "Holds.awaited" and first.inputs["ids"] == [3] and first.outputs == [3, 4]
     assert second.error == "ValueError: no"
