@@ -149,7 +149,10 @@ def _correction(_value: Any, given: Given) -> Meaning:
 def _clips(given: Given) -> bool:
     if given.get("actor.use_sapo_loss"):
         return False
-    return given.get("actor.ppo_n_minibatches", _MINIBATCHES) != 1 or _ratios(given)[0] == "bypass"
+    if _ratios(given)[0] == "bypass" or given.get("actor.ppo_n_minibatches", _MINIBATCHES) != 1:
+        return True
+    # between the sampler's and the one that is trained: not 1 in the first step either
+    return bool(given.get("actor.use_decoupled_loss")) and given.get("actor.prox_logp_method") == "loglinear"
 
 
 def _clip(value: Any, given: Given) -> Meaning:

@@ -169,6 +169,13 @@ def test_losses_and_corrections_of_areal(changes: dict[str, Any], ours: dict[str
     assert config.algorithm.model_dump() == AlgorithmSettings(**{"minibatches": 4, **ours}).model_dump()
 
 
+def test_an_interpolated_policy_is_clipped_in_one_step_too() -> None:
+    """Its ratio is not 1, and bounds act."""
+    algorithm = config_of(actor(prox_logp_method="loglinear", eps_clip=0.3)).algorithm
+    assert algorithm.minibatches == 1 and algorithm.loss == ClipSettings(clip_low=0.3, clip_high=0.3)
+    assert not [*algorithm.idle()]
+
+
 def test_a_proximal_policy_of_nobody_is_said() -> None:
     """Where ratios are to the sampler, the method is not needed, and says so."""
     data = actor(use_decoupled_loss=False, recompute_logprob=False, prox_logp_method="loglinear")
