@@ -39,16 +39,24 @@ def raise_if_unfinished(ended_by: int | None) -> None:
 
 @contextmanager
 def leaving_by_exception() -> Iterator[None]:
-    """A supervisor's request to end, and a terminal that closes, end what is inside as Ctrl-C does: on the way out
-    processes are ended and temporary folders removed."""
-    previous = {number: signal.signal(number, _leave) for number in END_SIGNALS[1:] if is_heard(number)}
+    """A supervisor's request to end, and a terminal that closes, end what is inside as Ctrl-C does: coroutines are
+    cancelled, and on the way out processes are ended and temporary folders removed."""
+    told: list[int] = []
+
+    def leave(number: int, _frame: FrameType | None) -> None:
+        signal.signal(number, signal.SIG_IGN)  # once is enough: what is put away is put away whole
+        told.append(number)
+        if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # so shells have it for what runs in the background
+            raise SystemExit(_SIGNALLED + number)
+        signal.raise_signal(signal.SIGINT)
+
+    previous = {number: signal.signal(number, leave) for number in END_SIGNALS[1:] if is_heard(number)}
     try:
         yield
+    except KeyboardInterrupt:
+        if told:
+            raise SystemExit(_SIGNALLED + told[0]) from None
+        raise
     finally:
         for number, handler in previous.items():
             signal.signal(number, handler)
-
-
-def _leave(number: int, _frame: FrameType | None) -> None:
-    signal.signal(number, signal.SIG_IGN)  # once is enough: what is put away is put away whole
-    raise SystemExit(_SIGNALLED + number)

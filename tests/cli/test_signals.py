@@ -70,3 +70,24 @@ def test_what_is_told_to_end_puts_away_what_it_made(number: signal.Signals, tmp_
     command = [sys.executable, "-c", code, str(int(number)), str(tmp_path)]
     assert subprocess.run(command, check=False).returncode == 128 + number
     assert not [*tmp_path.iterdir()]
+
+
+def test_what_is_told_to_end_says_nothing_of_its_tasks() -> None:
+    """The signal comes while a coroutine runs, which ends with it: there is nobody to read how deep it was."""
+    code = (
+        "import asyncio, os, signal\n"
+        "from ludus.cli.signals import leaving_by_exception\n"
+        "from ludus.processes.blocking import run_blocking\n"
+        "async def end():\n"
+        "    os.kill(os.getpid(), signal.SIGTERM)\n"
+        "    for _ in range(10**6): pass\n"
+        "async def work():\n"
+        "    async with asyncio.TaskGroup() as group:\n"
+        "        group.create_task(end())\n"
+        "with leaving_by_exception():\n"
+        "    run_blocking(work())\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert (done.returncode, done.stderr) == (128 + signal.SIGTERM, "")
+    deaf = "import signal; signal.signal(signal.SIGINT, signal.SIG_IGN)\n"  # as in the background of a script
+    assert subprocess.run([sys.executable, "-c", deaf + code], stderr=subprocess.DEVNULL).returncode == 143
