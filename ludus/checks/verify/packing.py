@@ -35,8 +35,6 @@ if TYPE_CHECKING:
 
     from ludus.trainer.step import ModelTrainer
 
-    _Minibatch = tuple[set[int], dict[str, Tensor]]
-
 TOLERANCES = {"cpu": 1e-5, "cuda": 1e-4}
 """fp32 sums of some hundred terms in another order differ by less; a token with a wrong past differs by far more. On a
 card products of every size are sums in an order of their own: 5e-5 was measured on an H200, where processor and card
@@ -111,22 +109,7 @@ async def _verify(config: Config, tokens: int) -> PackingResult:
         trainer = local.trainer(config)
         compared = [_compare(trainer, sequences, config.trainer.row_tokens) for sequences in trees]
         groups = _groups(records, rng)
-        # by level and number of minibatches the ways to build the batch
-        built = [{count: _variants(trainer, groups, level, count) for count in _MINIBATCHES} for level in _LEVELS]
-        # each way beside the first one, minibatch by minibatch
-        pairs = [
-            pair
-            for by_count in built
-            for variants in by_count.values()
-            for variant in variants
-            for pair in zip(variants[0], variant, strict=True)
-        ]
-        cuts = [
-            rel_diff(_mean(parts), _mean(by_count[1][0]))
-            for by_count in built
-            for variants in by_count.values()
-            for parts in variants
-        ]
+        by_level = [_vary(trainer, groups, level) for level in _LEVELS]
     packed, differences, by_parameter = zip(*compared, strict=True)
     worst = max((pair for each in by_parameter for pair in each.items()), key=lambda pair: pair[1])
     return PackingResult(
@@ -141,10 +124,10 @@ async def _verify(config: Config, tokens: int) -> PackingResult:
         worst_parameter=worst[0],
         worst_parameter_rel_diff=worst[1],
         variants=len(_LEVELS) * len(_MINIBATCHES) * len(_VARIANTS),
-        variants_rel_diff=max(rel_diff(other, first) for (_, first), (_, other) in pairs),
+        variants_rel_diff=max(each.rows for each in by_level),
         minibatches=_MINIBATCHES,
-        minibatches_rel_diff=max(cuts),
-        minibatches_equal=all(other == first for (first, _), (other, _) in pairs),
+        minibatches_rel_diff=max(each.cuts for each in by_level),
+        minibatches_equal=all(each.has_equal_parts for each in by_level),
         tolerance=TOLERANCES[local.model.head_weight.device.type],
     )
 
@@ -162,29 +145,44 @@ def _groups(records: Sequence[SessionRecord], rng: random.Random) -> TakenGroups
     return TakenGroups(tuple(groups), ())
 
 
-def _mean(parts: Sequence[_Minibatch]) -> dict[str, Tensor]:
-    """Of the gradients: minibatches weigh as much as there are of them."""
-    gradients = [gradient for _, gradient in parts]
-    whole = {name: tensor.clone() for name, tensor in gradients[0].items()}
-    for gradient in gradients[1:]:
-        for name, tensor in gradient.items():
-            whole[name] += tensor
-    return {name: tensor / len(gradients) for name, tensor in whole.items()}
+@dataclass(slots=True)
+class _Differences:
+    """What became of ways to build one batch."""
+
+    rows: float = 0.0
+    """Of minibatches' gradients beside those of the first size of rows, the largest."""
+    cuts: float = 0.0
+    """Of the mean over a way's minibatches beside the batch in one."""
+    has_equal_parts: bool = True
+    """Whatever the rows, each minibatch trained the same episodes."""
 
 
-def _variants(trainer: ModelTrainer, groups: TakenGroups, level: Level, count: int) -> list[list[_Minibatch]]:
-    """The minibatches of the groups, for rows of several sizes and both styles of export: the numbers of the episodes
-    in each, and its gradient."""
+def _vary(trainer: ModelTrainer, groups: TakenGroups, level: Level) -> _Differences:
+    """One batch in one minibatch and in several, for rows of several sizes and both styles of export. A gradient is as
+    large as the model: no more are kept than are compared with later."""
+    seen = _Differences()
+    whole: dict[str, Tensor] = {}
     loss = ClipSettings(level=level, clip_low=0.5, clip_high=0.5)
-    algorithm = AlgorithmSettings(minibatches=count, correction=BypassSettings(), loss=loss)
-    made = []
-    for row_tokens, style in _VARIANTS:
-        rules = BatchRules(algorithm, 1.0, style, row_tokens, max_token_age=None)
-        parts = build_batch(groups, rules, version=0).batch.minibatches
-        gradients = [gradient_of(trainer, [Batch.of(part)], algorithm) for part in parts]
-        episodes = [{number for row in part for number in row.episodes or ()} for part in parts]
-        made.append([*zip(episodes, gradients, strict=True)])
-    return made
+    for count in _MINIBATCHES:
+        algorithm = AlgorithmSettings(minibatches=count, correction=BypassSettings(), loss=loss)
+        first: list[tuple[set[int], dict[str, Tensor]]] = []
+        for number, (row_tokens, style) in enumerate(_VARIANTS):
+            rules = BatchRules(algorithm, 1.0, style, row_tokens, max_token_age=None)
+            parts = build_batch(groups, rules, version=0).batch.minibatches
+            mean: dict[str, Tensor] = {}
+            for place, part in enumerate(parts):
+                episodes = {episode for row in part for episode in row.episodes or ()}
+                gradient = gradient_of(trainer, [Batch.of(part)], algorithm)
+                # minibatches weigh as much as there are of them
+                mean = {name: mean.get(name, 0) + each / len(parts) for name, each in gradient.items()}
+                if number == 0:
+                    first.append((episodes, gradient))
+                    continue
+                seen.rows = max(seen.rows, rel_diff(gradient, first[place][1]))
+                seen.has_equal_parts &= len(parts) == len(first) and episodes == first[place][0]
+            whole = whole or mean
+            seen.cuts = max(seen.cuts, rel_diff(mean, whole))
+    return seen
 
 
 def _compare(
