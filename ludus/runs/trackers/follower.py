@@ -197,7 +197,8 @@ def follow(follower: Follower, tell: Tell, wait: Callable[[float], bool]) -> Non
             return
         is_last = is_last or wait(0.0 if is_more else pause_s if reason else _POLL_S)
         if reason:
-            if is_last:  # one that has just failed is not waited for
+            if is_last:  # one that has just failed is not waited for; episodes may have come since
+                tell({"event": "failed", "why": reason, "behind": follower.num_behind})
                 return
             pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
 

@@ -108,13 +108,21 @@ def test_what_a_tracker_missed_is_told_later(store: RunStore) -> None:
 
 
 def test_a_tracker_that_fails_at_the_end_is_not_waited_for(store: RunStore) -> None:
-    """The next process has what it missed."""
+    """The next process has what it missed, which is counted in the end: what came since it failed too."""
     store.add_episode(episode_of(1), step=1)
-    said = told(store, Noted([True, True]), True)
-    assert [each["event"] for each in said] == ["failed"]
+    tracker, said = Noted([True, True]), list[Mapping[str, Any]]()
+
+    def wait(_: float) -> bool:
+        store.add_episode(episode_of(2), step=1)
+        return True
+
+    run = tracked_run("run", store.folder, TrackersSettings())
+    follow(Follower(run, "mlflow", tracker.open), said.append, wait)
+    assert [(each["event"], each["behind"]) for each in said] == [("failed", 1), ("failed", 2)]
+    assert tracker.opened == [None]
     later = Noted()
     told(store, later)
-    assert later.episodes == [("ep-1", 1)]
+    assert later.episodes == [("ep-1", 1), ("ep-2", 1)]
 
 
 def test_a_part_of_each_step(store: RunStore) -> None:
