@@ -311,7 +311,7 @@ def _first_difference(disturbed: Path, alone: Path) -> str | None:
     # of a step that was trained again, what it did the last time; a line that a full disk refused says nothing
     steps = [dict(read_metrics(run)[0]) for run in (disturbed, alone)]
     for step in sorted(steps[0].keys() & steps[1].keys()):
-        found, expected = ({name: each.get(step, {}).get(name) for name in _LEARNED} for each in steps)
+        found, expected = ({name: each[step].get(name) for name in _LEARNED} for each in steps)
         if found != expected:
             return f"step {step}: {found}, alone {expected}"
     return None

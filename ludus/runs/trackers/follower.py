@@ -180,6 +180,10 @@ def follow(follower: Follower, tell: Tell, wait: Callable[[float], bool]) -> Non
     wait: after at most so many seconds, whether the run has ended.
     """
     is_last, pause_s, reason = False, _FIRST_PAUSE_S, ""
+
+    def tell_failed() -> None:
+        tell({"event": "failed", "why": reason, "behind": follower.num_behind})
+
     while True:
         try:
             follower.open()
@@ -191,14 +195,14 @@ def follow(follower: Follower, tell: Tell, wait: Callable[[float], bool]) -> Non
         except Exception as error:  # the boundary of the tracker: whatever its client raises is told, and tried again
             follower.drop()
             reason = f"{type(error).__name__}: {error}"[:_MAX_REASON_CHARS]
-            tell({"event": "failed", "why": reason, "behind": follower.num_behind})
+            tell_failed()
             is_more = False
         if is_last and not is_more:
             return
         is_last = is_last or wait(0.0 if is_more else pause_s if reason else _POLL_S)
         if reason:
             if is_last:  # one that has just failed is not waited for; episodes may have come since
-                tell({"event": "failed", "why": reason, "behind": follower.num_behind})
+                tell_failed()
                 return
             pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
 
