@@ -138,7 +138,8 @@ def _left_out(settings: AlgorithmSettings) -> list[Term]:
     if settings.second_moment is not None:
         ratio = "log prox / mu" if settings.has_proximal else "log pi / mu"
         bound = f"until the mean of the others' is below {settings.second_moment:g}"
-        found.append((f"the tokens with the largest ({ratio})^2, {bound}", "M2PO (arXiv 2510.01161)"))
+        those = f"of the tokens with A {ratio} > 0 those with the largest ({ratio})^2, {bound}"
+        found.append((those, "M2PO (arXiv 2510.01161)"))
     return [Term("left out", formula, source) for formula, source in found]
 
 

@@ -170,17 +170,21 @@ def _off_policy(inputs: LossInputs, settings: AlgorithmSettings) -> Tensor | Non
 
 
 def _second_moment(inputs: LossInputs, settings: AlgorithmSettings) -> Tensor | None:
-    """1 for most tokens of a minibatch, else 0: those of the smallest squared log-ratio of the policy that training
-    compares with to the sampler, as many as have a mean below the bound, one at least.
+    """0 for the tokens of a minibatch with the largest squared log-ratio of the policy that training compares with to
+    the sampler, so many that the mean of the others' is below the bound, and of equal ones all; else 1.
 
-    Source: M2PO (arXiv 2510.01161), of log prox / mu as AReaL has it; with correction bypass of log pi / mu.
+    Of the M tokens alone that have moved the way of their advantage: a ratio above 1 and A > 0, or below 1 and A < 0.
+    All others stay, and count in no mean.
+    Source: M2PO (arXiv 2510.01161) alg. 1, with prox / mu for its ratio; with correction bypass pi / mu.
     """
     if settings.second_moment is None:
         return None
     policy_N = inputs.logprobs_N if inputs.proximal_logprobs_N is None else inputs.proximal_logprobs_N
-    moments_N = (policy_N.detach() - inputs.sampled_logprobs_N).double().square()
+    log_ratio_N = (policy_N.detach() - inputs.sampled_logprobs_N).double()
+    could_be_N, moments_N = inputs.advantages_N * log_ratio_N > 0, log_ratio_N.square()
     # on the processor, where a sum has one order; the means rise with the moments
-    rising_N = moments_N.cpu().sort().values
-    means_N = rising_N.cumsum(0) / rising_N.new_ones(rising_N.shape).cumsum(0)
-    num_kept = max(1, int((means_N < settings.second_moment).sum()))
-    return (moments_N <= float(rising_N[num_kept - 1])).float()
+    rising_M = moments_N[could_be_N].cpu().sort().values
+    means_M = rising_M.cumsum(0) / rising_M.new_ones(rising_M.shape).cumsum(0)
+    left_out_M = rising_M[means_M >= settings.second_moment]
+    smallest = float(left_out_M[0]) if len(left_out_M) else math.inf
+    return (~could_be_N | (moments_N < smallest)).float()

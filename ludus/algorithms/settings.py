@@ -111,8 +111,8 @@ class AlgorithmSettings(Settings):
     off_policy_mask: OffPolicyMaskSettings | None = None
     """None: nothing is left out."""
     second_moment: float | None = pydantic.Field(default=None, gt=0)
-    """M2PO: of a minibatch's tokens those with the largest (log prox - log mu)^2 are left out, until the mean of the
-    others' is below this. None: nothing is left out."""
+    """M2PO: of a minibatch's tokens that have moved the way of their advantage, those with the largest (log prox - log
+    mu)^2 are left out, until the mean of the others' is below this. None: nothing is left out."""
     demonstrations: DemonstrationSettings = DemonstrationSettings()
     normaliser: Annotated[Choice, OneOf(_settings(NORMALISERS), "token")] = TokenSettings()
     """Over what the loss is averaged."""

@@ -51,7 +51,8 @@ def test_what_is_left_out_has_its_lines() -> None:
     assert left_out == [
         "tokens further than 100 down a conversation, prompts counted",
         "answers that were cut off at their longest length",
-        "the tokens with the largest (log prox / mu)^2, until the mean of the others' is below 0.04",
+        "of the tokens with A log prox / mu > 0 those with the largest (log prox / mu)^2, until the mean of the "
+        "others' is below 0.04",
     ]
 
 

@@ -305,25 +305,38 @@ def test_a_lot_does_not_depend_on_where_tokens_lie() -> None:
     assert torch.equal(*made) and (made[0] == 0).sum() >= 10
 
 
+ALL_MOVED = ((-1.0, 1.0, -1.0, 1.0), (-0.1, 0.5, -1.0, 0.2))
+"""Advantages and log-ratios of tokens that have moved the way of their advantage: their squares are .01, .25, 1 and
+.04, the means of these from the smallest on .01, .025, .1 and .325."""
+
+
 @pytest.mark.parametrize(
-    ("threshold", "kept"),
+    ("advantages", "log_ratios", "threshold", "kept"),
     [
-        # squares .01, .04, .25, 1 of log prox - log mu: their means from the smallest on are .01, .025, .1 and .325
-        (0.4, [1, 1, 1, 1]),
-        (0.2, [1, 1, 0, 1]),
-        (0.05, [1, 0, 0, 1]),
-        (0.001, [1, 0, 0, 0]),  # one is always kept
+        (*ALL_MOVED, 0.4, [1, 1, 1, 1]),
+        (*ALL_MOVED, 0.2, [1, 1, 0, 1]),
+        (*ALL_MOVED, 0.05, [1, 0, 0, 1]),
+        (*ALL_MOVED, 0.001, [0, 0, 0, 0]),
+        # what has moved against its advantage stays, and its square is in no mean
+        ((1.0, 1.0), (-1.0, 0.1), 0.04, [1, 1]),
+        ((1.0, -1.0, 0.0, -1.0), (1.0, 1.0, -3.0, -1.0), 0.04, [0, 1, 1, 0]),
+        # of equal ones two would fit: with all of them the mean would be .072
+        ((1.0,) * 10, (0.001,) * 2 + (0.3,) * 8, 0.04, [1, 1] + [0] * 8),
     ],
 )
 @pytest.mark.parametrize("correction", ["none", "bypass"])
-def test_the_largest_second_moments_are_left_out(threshold: float, kept: list[int], correction: str) -> None:
-    """M2PO: until the mean of the others' is below the threshold; with `bypass` of pi and mu themselves."""
-    sampled = fixed(-1.0, -1.0, -1.0, -1.0)
-    logprobs = fixed(-1.1, -0.5, -2.0, -0.8).requires_grad_()
+def test_the_largest_second_moments_are_left_out(
+    advantages: tuple[float, ...], log_ratios: tuple[float, ...], threshold: float, kept: list[int], correction: str
+) -> None:
+    """M2PO: of tokens that a clip would bound, until the mean of the others' is below the threshold; with `bypass` of
+    pi and mu themselves."""
+    sampled, ones = torch.full((len(kept),), -1.0), torch.ones(len(kept))
+    logprobs = (sampled + torch.tensor(log_ratios)).requires_grad_()
     settings = AlgorithmSettings(loss="policy_gradient", correction=correction, second_moment=threshold)
     algorithm = algorithm_of(settings)
     assert algorithm.needs.minibatch
     proximal = logprobs.detach() if algorithm.needs.proximal else None
-    terms = algorithm.terms(LossInputs(logprobs, sampled, proximal, None, fixed(1, 1, 1, 1), fixed(1, 1, 1, 1)))
+    terms = algorithm.terms(LossInputs(logprobs, sampled, proximal, None, fixed(*advantages), ones))
     assert terms.factor_N is not None and terms.factor_N.tolist() == kept
-    assert terms.loss_N.tolist() == pytest.approx([-each * k for each, k in zip(logprobs.tolist(), kept, strict=True)])
+    (slopes,) = torch.autograd.grad(terms.loss_N.sum(), logprobs)
+    assert slopes.tolist() == [-a * k for a, k in zip(advantages, kept, strict=True)]
