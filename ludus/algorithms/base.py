@@ -186,6 +186,11 @@ def no_needs(_: Any) -> Needs:
     return Needs()
 
 
+def each_token(_: Any) -> str:
+    """For losses that are of each token, whatever their settings."""
+    return "token"
+
+
 @dataclass(frozen=True, slots=True)
 class LossTerms:
     """A loss as the sum of what its tokens give to it, and what is to be seen of them."""
@@ -234,6 +239,9 @@ class Rule:
     after this one besides."""
     ratio_keys: tuple[str, ...] = ()
     """Of a loss: its keys that act only where the ratio to the old policy can leave 1."""
+    unit: Callable[[Any], str] = each_token
+    """Of a loss, from the settings: what has one loss, by which all of its tokens move: a token, turn, episode or pair.
+    None of them can be left out of it."""
 
     def formula_of(self, settings: Choice) -> str:
         """The formula in the form that it has with these settings, its keys still in braces."""

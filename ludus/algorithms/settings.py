@@ -161,6 +161,25 @@ class AlgorithmSettings(Settings):
         return self
 
     @pydantic.model_validator(mode="after")
+    def _check_left_out(self) -> Self:
+        """Where several tokens have one loss none of them can be left out: they move with the others."""
+        unit, masks = LOSSES[self.loss.kind].unit(self.loss), ("top_entropy", "second_moment", "off_policy_mask")
+        if unit == "token":
+            return self
+        said = [f"algorithm.{name}" for name in masks if getattr(self, name) is not None]
+        whole = {"turn": ("turn", "episode"), "episode": ("episode",)}.get(unit, ())
+        if isinstance(self.correction, MaskSettings) and self.correction.level not in whole:
+            said.append(f"algorithm.correction=mask with level={self.correction.level}")
+        if said:
+            at_level = f"; algorithm.correction=mask with level={whole[0]} leaves out whole ones" if whole else ""
+            raise ConfigError(
+                f"{' and '.join(said)}: algorithm.loss={self.loss.kind} is one loss for a whole {unit}, and what is "
+                "left out of it would move with the rest; remove it, or choose a loss of each token, such as clip (its "
+                f"level may be episode){at_level}"
+            )
+        return self
+
+    @pydantic.model_validator(mode="after")
     def _check_taken_off(self) -> Self:
         """What is taken off the reward must reach the advantage, and leave a reward that it can be made of."""
         if self.reward_kl is not None:

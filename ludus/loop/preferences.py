@@ -175,6 +175,14 @@ def _check(algorithm: AlgorithmSettings) -> None:
         )
     if algorithm.has_proximal:
         raise ConfigError("rows were sampled by nobody: there is nothing to correct; set algorithm.correction=bypass")
+    is_weighted = algorithm.kl is not None and algorithm.kl.weighted
+    of_sampler = {
+        "kl.weighted": is_weighted,
+        "second_moment": algorithm.second_moment,
+        "off_policy_mask": algorithm.off_policy_mask,
+    }
+    for name in (name for name, value in of_sampler.items() if value):
+        raise ConfigError(f"rows were sampled by nobody, and algorithm.{name} compares with who did; leave it out")
     if algorithm.reward_kl is not None:
         raise ConfigError("rows have no reward to take a divergence off; leave out algorithm.reward_kl")
     if algorithm.minibatches > 1:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import pytest
 import torch
@@ -75,8 +76,10 @@ def test_ages_must_be_there() -> None:
     ],
 )
 def test_keys_that_do_not_act_are_named(
-    proximal: Proximal, minibatches: int, loss: dict[str, float], correction: str, idle: list[str]
+    proximal: Proximal, minibatches: int, loss: dict[str, Any], correction: str, idle: list[str]
 ) -> None:
     """A bound of a ratio that is 1, and the proximal policy of nobody."""
     settings = AlgorithmSettings(proximal=proximal, minibatches=minibatches, loss=loss, correction=correction)
+        # the level acts: GMPO's advantage is a mean over it
+        ("recompute", 1, {"kind": "gmpo", "level": "turn", "clip_low": 0.3}, "truncate", ["loss.clip_low"]),
     assert [each.key for each in idle_keys(settings)] == idle

@@ -109,7 +109,7 @@ def test_long_pairs_are_left_out_whole(text: ChatText) -> None:
 
 
 def test_only_losses_of_preferences_are_taken(text: ChatText) -> None:
-    """Another loss, a correction, and minibatches are refused by name."""
+    """Another loss, a correction, minibatches, and what compares with a sampler are refused by name."""
     row = {"prompt": "a ", "chosen": "b", "rejected": "c"}
     with pytest.raises(ConfigError, match="'clip' does not learn from preferences"):
         batches(text, [row], "grpo")
@@ -117,6 +117,14 @@ def test_only_losses_of_preferences_are_taken(text: ChatText) -> None:
         batches(text, [row], algorithm={"correction": "truncate"})
     with pytest.raises(ConfigError, match="minibatches=2 is of rollouts"):
         batches(text, [row], algorithm={"minibatches": 2})
+    own = {"loss": {"kind": "own", "path": "mine.py:loss", "needs": ["minibatch", "pairs"]}}
+    for name, algorithm in {
+        "kl.weighted": {"kl": {"beta": 0.1, "weighted": True}},
+        "second_moment": {**own, "second_moment": 0.04},
+        "off_policy_mask": {**own, "off_policy_mask": {"threshold": 0.1}},
+    }.items():
+        with pytest.raises(ConfigError, match=rf"algorithm\.{name} compares with who did"):
+            batches(text, [row], algorithm=algorithm)
 
 
 def test_every_row_is_taken_once_an_epoch(text: ChatText) -> None:

@@ -186,7 +186,7 @@ def test_the_gradient_of_several_ranks_is_that_of_one(team: Team, tiny_models: A
         (2, None, {"algorithm": {"name": "dpo"}}),
         (2, None, {"algorithm": {"name": "kto"}, "minibatches": 2}),
         (2, None, {"minibatches": 2}),
-        (3, None, {"algorithm": {"loss": "gmpo", "top_entropy": 0.5, "entropy": {"coef": 0.1}}, "minibatches": 2}),
+        (3, None, {"algorithm": {"loss": "vespo", "top_entropy": 0.5, "entropy": {"coef": 0.1}}, "minibatches": 2}),
         (2, None, {"optimizer": {"lr": 1e-2, "max_grad_norm": 0.01, "weight_decay": 0.1}}),
         # with two rows in each of an adapter's matrices the third rank keeps nothing of some
         (3, 2, {}),

@@ -24,7 +24,7 @@ class DppoSettings(Choice):
     """Bound of the divergence where the advantage is negative."""
     high: float = Field(default=0.2, ge=0)
     """Bound where it is positive."""
-    cap: float = Field(default=20.0, gt=0)
+    cap: float = Field(default=20.0, ge=1)
     """The ratio counts at most this much."""
 
 

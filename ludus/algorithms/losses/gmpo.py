@@ -48,5 +48,6 @@ GMPO = Rule(
     needs=needs_of_level,
     formula="-A exp(mean over the {level} of min(log r, clip(log r, -{clip_low}, {clip_high})))",
     metrics=sampling_metrics,
-    ratio_keys=("clip_low", "clip_high", "level"),
+    ratio_keys=("clip_low", "clip_high"),
+    unit=lambda settings: settings.level,
 )

@@ -179,6 +179,7 @@ DPO = Rule(
     "DPO (arXiv 2305.18290) eq. 7; robust (arXiv 2403.00409) eq. 12; hinge: SLiC (arXiv 2305.10425); ipo (arXiv "
     "2310.12036) eq. 17",
     needs=lambda _: Needs(minibatch=True, reference=True, pairs=True),
+    unit=lambda _: "pair",
     formula="{variant} of {beta} (z_w - z_l), z: sum of log pi / ref, w: the preferred, l: the other, smoothing: "
     "{label_smoothing}",
 )
@@ -187,6 +188,7 @@ KTO = Rule(
     kto_loss,
     "KTO (arXiv 2402.01306) eq. 8",
     needs=lambda _: Needs(minibatch=True, reference=True, sides=True),
+    unit=lambda _: "episode",
     formula="{desirable_weight} (1 - sigmoid({beta} (z - z0))) of what is preferred, {undesirable_weight} (1 - "
     "sigmoid({beta} (z0 - z))) of what is not, z: sum of log pi / ref, z0: its mean, at least 0",
 )
@@ -195,6 +197,7 @@ ORPO = Rule(
     orpo_loss,
     "ORPO (arXiv 2403.07691) eq. 6 and 7",
     needs=lambda _: Needs(minibatch=True, pairs=True),
+    unit=lambda _: "pair",
     formula="-m_w - {beta} log sigmoid(log of the ratio of odds), m: mean of log pi, w: the preferred, odds: exp(m) / "
     "(1 - exp(m))",
 )

@@ -9,6 +9,7 @@ import torch
 
 from ludus.algorithms import AlgorithmSettings, LossInputs, algorithm_of
 from ludus.algorithms.table import LOSSES
+from ludus.errors import ConfigError
 
 NOW, OLD = [0.6, 0.2, 0.5, 0.9], [0.4, 0.3, 0.1, 0.85]
 ADVANTAGES = [1.0, 1.0, -2.0, -2.0]
@@ -120,6 +121,90 @@ def test_every_loss_has_its_numbers() -> None:
     """A new one cannot go without; those of preferences are in test_preference.py."""
     kinds = {settings if isinstance(settings, str) else settings.get("kind", "clip") for settings, _ in CASES.values()}
     assert kinds == set(LOSSES) - {"own", "dpo", "kto", "orpo"}
+
+
+# Eight tokens of two episodes of two turns each, on both sides of a pair; unequal advantages in each turn.
+TURNS = torch.arange(4).repeat_interleave(2)
+UNEQUAL = torch.tensor([1.0, 0.5, 2.0, 1.5, -1.0, -0.5, -2.0, -1.5])
+SAMPLED = torch.full((8,), -1.0)
+REQUIRED: dict[str, dict[str, Any]] = {"dro": {"beta": 0.5}}
+OTHERWISE: dict[str, Any] = {
+    **dict.fromkeys(("clip_low", "clip_high", "low", "high"), 0.01),
+    **dict.fromkeys(("power_positive", "rate_positive", "power_negative", "rate_negative"), 0.5),
+    **dict.fromkeys(("share", "cap"), 1.0),
+    **dict.fromkeys(("dual_clip", "coef", "beta", "tau_positive", "tau_negative"), 2.0),
+    "level": "turn",
+    "divergence": "kl",
+}
+LEVELS = ("token", "turn", "episode")
+MASKS: list[dict[str, Any]] = [
+    {"top_entropy": 0.5},
+    {"second_moment": 0.04},
+    *({"off_policy_mask": {"threshold": 0.11, "level": level}} for level in LEVELS),
+    *({"correction": {"kind": "mask", "low": 0.9, "high": 1.1, "level": level}} for level in LEVELS),
+]
+
+
+def inputs_of(logprobs: torch.Tensor, proximal: torch.Tensor) -> LossInputs:
+    ids = TURNS, TURNS // 2, TURNS * 0
+    given = SAMPLED, proximal, SAMPLED - 0.1, UNEQUAL, torch.full((8,), 1 / 8)
+    return LossInputs(logprobs, *given, torch.arange(8.0).view(2, 4).t().flatten(), *ids)
+
+
+@pytest.mark.parametrize(("kind", "key"), [(kind, key) for kind, rule in LOSSES.items() for key in rule.ratio_keys])
+def test_what_acts_on_ratios_does_not_act_where_they_are_one(kind: str, key: str) -> None:
+    """Two values of the key have one gradient there, whatever the advantages of what is taken together."""
+    logprobs, slopes = (SAMPLED + 0.1 * torch.arange(8)).requires_grad_(), []
+    for given in ({}, {key: OTHERWISE[key]}):
+        loss = {"kind": kind, **REQUIRED.get(kind, {}), **given}
+        algorithm = algorithm_of(AlgorithmSettings(loss=loss, correction="none"))
+        (found,) = torch.autograd.grad(algorithm.loss(inputs_of(logprobs, logprobs.detach()))[0], logprobs)
+        slopes.append(found.tolist())
+    assert slopes[0] == pytest.approx(slopes[1], rel=1e-6)
+
+
+def test_a_cap_is_none_of_what_has_not_moved() -> None:
+    """Below 1 it would scale tokens of the policy's own."""
+    with pytest.raises(ConfigError, match=r"loss\.cap=0\.5 is not possible"):
+        AlgorithmSettings(loss={"kind": "dppo", "cap": 0.5})
+
+
+@pytest.mark.parametrize("mask", MASKS, ids=str)
+@pytest.mark.parametrize("kind", sorted(set(LOSSES) - {"own"}))
+def test_what_is_left_out_is_not_moved(kind: str, mask: dict[str, Any]) -> None:
+    """Whatever a loss takes together; where its tokens have one loss, leaving some of them out is refused."""
+    logprobs = (SAMPLED + torch.tensor([0.6, 0.4, 0.1, -0.1, -0.19, -0.19, -0.12, -0.06])).requires_grad_()
+    proximal = SAMPLED + torch.tensor([0.5, 0.5, 0.0, 0.0, -0.05, 0.0, 0.0, 0.05])
+    for level in LEVELS if "level" in LOSSES[kind].settings.model_fields else (None,):
+        loss = {"kind": kind, **REQUIRED.get(kind, {}), **({} if level is None else {"level": level})}
+        given = {"loss": loss, "advantage": "best_worst", "correction": "none", **mask}
+        try:
+            algorithm = algorithm_of(AlgorithmSettings(**given))
+        except ConfigError as error:
+            assert kind in ("gmpo", "dpo", "kto", "orpo") and f"loss={kind} is one loss for a whole" in str(error)
+            continue
+        terms = algorithm.terms(inputs_of(logprobs, proximal))
+        (slopes,) = torch.autograd.grad(terms.loss_N.sum(), logprobs)
+        assert terms.factor_N is not None
+        is_out = terms.factor_N == 0
+        assert is_out.any() and not slopes[is_out].any() and slopes[~is_out].any()
+
+
+def test_whole_units_can_be_left_out() -> None:
+    """Of a loss of turns or episodes those whose importance weight is out of bounds, by its level or a larger one."""
+    for loss, level, is_taken in (
+        ({"kind": "gmpo", "level": "turn"}, "turn", True),
+        ({"kind": "gmpo", "level": "turn"}, "episode", True),
+        ({"kind": "gmpo"}, "turn", False),
+        ({"kind": "kto"}, "episode", True),
+        ({"kind": "dpo"}, "episode", False),
+    ):
+        given = {"loss": loss, "advantage": "best_worst", "correction": {"kind": "mask", "level": level}}
+        if is_taken:
+            assert AlgorithmSettings(**given).correction.kind == "mask"
+        else:
+            with pytest.raises(ConfigError, match=f"mask with level={level}: algorithm.loss={loss['kind']} is one"):
+                AlgorithmSettings(**given)
 
 
 def test_a_ratio_of_an_episode_gives_each_token_its_own_gradient() -> None:
