@@ -75,7 +75,7 @@ class VocabularyHead:
         self, hidden_ND: Tensor, targets_N: Tensor, temperatures_N: Tensor, processed: ProcessedTargets | None = None
     ) -> Tensor:
         """Squared length of the gradient of each target's log-probability by the logits over temperature, fp32 of shape
-        (N,): 1 - 2 p + the sum of all squared probabilities. Arguments as of `__call__`.
+        (N,): 1 - 2 p + the sum of all squared probabilities, at least 0. Arguments as of `__call__`.
 
         At half the temperature scores are twice as large, so that sum is the ratio of that normaliser to the square of
         the other one.
@@ -87,7 +87,8 @@ class VocabularyHead:
             for rows, softmax in self._runs(chunk, processed):
                 logprobs, _, log_norms = softmax.summarise(logits_CV[rows], drawn[rows])
                 _, _, of_squares = softmax.summarise(logits_CV[rows], halved[rows])
-                parts.append(1 - 2 * logprobs.exp() + (of_squares - 2 * log_norms).exp())
+                # of a token that is all but certain rounding can leave less than nothing
+                parts.append((1 - 2 * logprobs.exp() + (of_squares - 2 * log_norms).exp()).clamp(min=0))
         return torch.cat(parts)
 
     @torch.no_grad()

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from ludus.algorithms.measured import TokenNumbers
 from ludus.algorithms.overlong import OverlongSettings, overlong_penalty
 from ludus.algorithms.pack import OWN, REPLAYED
 from ludus.algorithms.settings import AlgorithmSettings
@@ -74,6 +75,15 @@ def test_a_flat_group_is_masked_and_named(make_episode: MakeEpisode) -> None:
     assert built.ledger.masked == {"zero_advantage": 12} and built.batch.num_trained == 0
     assert flat_group_mask(rules(), flat) == "zero_advantage"
     assert flat_group_mask(rules(), group(make_episode("g0-m0", {1: 1.0}), make_episode("g0-m1", {1: 0.0}))) is None
+
+
+def test_the_end_of_the_longest_teaches_nothing_in_a_flat_group(make_episode: MakeEpisode) -> None:
+    """Of a group that all solved, one in more turns: no token is trained under the optimal token baseline either."""
+    members = [make_episode("g0-m0", {0: 1.0}, num_turns=1), make_episode("g0-m1", {1: 1.0})]
+    measured = {turn.id: TokenNumbers(logit_gradients=(0.5,) * 3) for each in members for turn in each.session.turns}
+    taken = TakenGroups((group(*members),), ())
+    built = build_batch(taken, rules(name="optimal_token"), version=0, measured=measured)
+    assert built.ledger.masked == {"zero_advantage": 9} and not built.batch.rows
 
 
 def test_overlong_answers_lose_some_of_their_reward(make_episode: MakeEpisode) -> None:

@@ -42,6 +42,17 @@ def test_chunks_give_what_all_logits_give(cap: float | None, logit_bytes: int) -
     torch.testing.assert_close(sink - 1, slow_weight_grad, atol=1e-5, rtol=1e-5)
 
 
+def test_no_gradient_is_shorter_than_nothing() -> None:
+    """Of tokens that are all but certain rounding leaves less than 0 of 1 - 2 p + the sum of squares, or nothing."""
+    hidden = 7 + 7 * torch.rand(4096, 1, generator=torch.Generator().manual_seed(0))
+    head, targets = VocabularyHead(torch.tensor([[1.0], [0.0], [-1.0]]), softcap=None), torch.zeros(4096).long()
+    logs = torch.log_softmax(hidden @ head.weight_VD.t(), dim=-1)
+    log_norms, of_squares = ((scale * hidden @ head.weight_VD.t()).logsumexp(-1) for scale in (1, 2))
+    assert (1 - 2 * logs[:, 0].exp() + (of_squares - 2 * log_norms).exp()).min() < 0
+    lengths = head.logit_gradients(hidden, targets, torch.ones(4096))
+    assert 0 <= lengths.min() <= lengths.max() < 1e-5
+
+
 @pytest.mark.parametrize("cap", [None, 2.0])
 def test_a_card_takes_larger_chunks_and_leaves_nothing_on_the_host(cap: float | None) -> None:
     """Results are where the weight is; torch's device without values stands in for a card."""

@@ -33,7 +33,7 @@ def optimal_token_advantages(groups: Sequence[GroupReturns]) -> list[Advantages]
 
     A member that has several tokens at one place, in turns beside each other, counts there with their means. Where one
     member alone has a token, which is so at the end of the longest, B is 0. Tokens that cannot be trained have no
-    place.
+    place. A group whose returns are all equal, up to rounding, gets exactly 0.0 everywhere, also where verl has B = 0.
     Source: The Optimal Token Baseline (arXiv 2602.07078), with its logit-gradient proxy; as verl's
     `tir_optimal_token_baseline`, and on episodes of one turn its `optimal_token_baseline`.
     """
@@ -41,6 +41,8 @@ def optimal_token_advantages(groups: Sequence[GroupReturns]) -> list[Advantages]
 
 
 def _of_group(group: GroupReturns) -> Advantages:
+    if group.is_flat:
+        return group.map(lambda _member, _turn, _value: 0.0)
     sums = {episode.id: _summed(episode.session.turns, group) for episode in group.group.episodes}
     at_place: dict[int, dict[str, list[tuple[float, float]]]] = defaultdict(lambda: defaultdict(list))
     for member, turn_id, value in group.known():

@@ -68,6 +68,12 @@ def test_turns_beside_each_other_count_once() -> None:
     assert found["p"] == found["q"] == (2.0,)  # no token there could have been another: nothing is taken off
 
 
+def test_nothing_is_learned_where_returns_agree() -> None:
+    """Neither from what rounding leaves of G - B, nor at the end of the longest, where B is 0."""
+    group = group_of(m={"a": (None, 1.0, [0.3, 0.4])}, n={"b": (None, 1.0, [0.1, 0.5, 0.2]), "x": ("b", None, [])})
+    assert credit(group) == {"a": 0.0, "b": 0.0, "x": None}
+
+
 def test_the_name_says_what_is_measured() -> None:
     """Of groups of two or more."""
     needs = algorithm_of(AlgorithmSettings(name="optimal_token")).needs
