@@ -156,6 +156,7 @@ class Config(Settings):
                 "engine.keep_kv_on_publish",
                 "with rollout.max_head_offpolicyness=0 nothing is being sampled when weights are published",
             )
+        yield from _idle_between(self)
         if self.is_set("critic") and not self.has_critic:
             yield Idle("critic", "no advantage is made of values; algorithm.name=ppo has a critic")
         if self.is_set("scheduler.trainer") and self.trainer.ranks == 1:
@@ -274,6 +275,24 @@ def _check_replay(replay: ReplaySettings, batch_size: int, algorithm: AlgorithmS
     obstacle = algorithm.off_policy_obstacle
     if obstacle is not None:
         raise ConfigError(f"rollout.replay trains on tokens of other policies, and {obstacle}")
+
+
+def _idle_between(config: Config) -> Iterator[Idle]:
+    """What is of prox / mu, where no trained token is old enough that the two differ."""
+    algorithm, rollout = config.algorithm, config.rollout
+    is_between = algorithm.has_proximal and algorithm.proximal == "interpolate"
+    if not is_between or rollout.replay is not None or rollout.max_token_age not in (0, 1):
+        return
+    why = (
+        "with algorithm.proximal=interpolate the proximal policy of tokens at most one version old is the one that "
+        "sampled them; it acts with rollout.max_head_offpolicyness above 1, or with proximal recompute or reuse"
+    )
+    if algorithm.second_moment is not None:
+        yield Idle("algorithm.second_moment", why)
+    for name, value in algorithm.correction:
+        acts_on_one = (name in ("cap", "high") and value < 1) or (name == "low" and value > 1)
+        if name != "kind" and algorithm.correction.is_set(name) and not acts_on_one:
+            yield Idle(f"algorithm.correction.{name}", why)
 
 
 def _idle_online(config: Config) -> Iterator[Idle]:

@@ -12,6 +12,7 @@ from ludus.algorithms.losses.clip import ClipSettings
 from ludus.algorithms.normalisers import ConstantSettings
 from ludus.config import Config, check_training, load_config
 from ludus.errors import ConfigError
+from ludus.settings import with_overrides
 
 
 @pytest.mark.parametrize(
@@ -189,6 +190,26 @@ def test_values_equal_to_the_default_are_never_ineffective(caplog: pytest.LogCap
     """A key may be written out with its default even where it does not act."""
     load_config(None, ["engine.keep_kv_on_publish=true", "algorithm.loss.clip_low=0.2"])
     assert not caplog.messages
+
+
+@pytest.mark.parametrize(
+    ("keys", "idle"),
+    [
+        (["algorithm.correction.cap=1.1"], ["correction.cap"]),
+        (["algorithm.correction={kind: mask, low: 0.9, level: turn}"], ["correction.level", "correction.low"]),
+        (["algorithm.second_moment=0.04", "rollout.max_head_offpolicyness=1"], ["second_moment"]),
+        (["algorithm.correction.cap=1.1", "rollout.max_head_offpolicyness=2"], []),
+        (["algorithm.correction.cap=1.1", "rollout.stale_tokens=train"], []),
+        (["algorithm.correction.cap=1.1", "rollout.replay={share: 0.5, min_mean: 0.5}"], []),
+        (["algorithm.correction.cap=0.5"], []),
+        (["algorithm.correction.cap=1.1", "algorithm.proximal=recompute"], []),
+    ],
+)
+def test_nothing_is_corrected_between_neighbours(keys: list[str], idle: list[str]) -> None:
+    """An interpolated proximal policy is the sampler itself for tokens at most one version old: what bounds the weight
+    between the two does not act, but where it bounds 1 itself."""
+    config = Config(**with_overrides({}, ["algorithm.proximal=interpolate", *keys]))
+    assert [each.key for each in config.idle()] == [f"algorithm.{key}" for key in idle]
 
 
 @pytest.mark.parametrize(

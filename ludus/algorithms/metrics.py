@@ -19,10 +19,11 @@ _LARGEST_LOG_RATIO = 20.0
 
 
 def sampling_metrics(inputs: LossInputs) -> LossMetrics:
-    """How far the policies are from the one that sampled: `kl` of the current, `logprob_gap_*` of the proximal one.
+    """How far the policies are from the one that sampled: `kl` of the current, `logprob_gap_*` of the one that the
+    batch began with if its logprobs were computed, else of the current too.
 
-    Before any step on a batch the proximal policy is the trainer's own with the weights that sampled: what is left of
-    the difference is the disagreement of the two computations.
+    Before any step on a batch the trainer's own policy has the weights that sampled: what is left of the difference is
+    the disagreement of the two computations.
     """
     current_N = inputs.logprobs_N.detach()
     first_N = current_N if inputs.proximal_logprobs_N is None else inputs.proximal_logprobs_N.detach()

@@ -112,13 +112,14 @@ def _terms(
     c: the correction; m: 1, or 0 for what the masks of the settings leave out. Source of kl_i: DeepSeekMath (arXiv
     2402.03300) eq. 4; times the ratio, so that it is unbiased off policy: DeepSeek-V3.2 (arXiv 2512.02556) eq. 7.
     """
-    if settings.has_proximal:
-        inputs = replace(inputs, proximal_logprobs_N=proximal_logprobs(inputs, settings.proximal))
     is_given_N = None if inputs.origins_N is None else inputs.origins_N == DEMONSTRATED
     if is_given_N is not None:
         begun_N = inputs.logprobs_N if inputs.proximal_logprobs_N is None else inputs.proximal_logprobs_N
         sampled_N = begun_N.detach().where(is_given_N, inputs.sampled_logprobs_N)
         inputs = replace(inputs, sampled_logprobs_N=sampled_N)
+    computed = inputs
+    if settings.has_proximal:
+        inputs = replace(inputs, proximal_logprobs_N=proximal_logprobs(inputs, settings.proximal))
     loss_N, seen = loss(inputs)
     factor_N: Tensor | None = None
     masks = (_top_entropy(inputs, settings), _off_policy(inputs, settings), _second_moment(inputs, settings))
@@ -140,7 +141,7 @@ def _terms(
         loss_N = loss_N - settings.entropy.coef * inputs.entropies_N
     metrics = LOSSES[settings.loss.kind].metrics
     if metrics is not None:
-        seen = {**metrics(inputs), **seen}
+        seen = {**metrics(computed), **seen}
     seen = {**seen, **replay_metrics(inputs), **demonstration_metrics(inputs)}
     ratio_N = seen.get("ratio_mean")
     if getattr(ratio_N, "shape", None) != loss_N.shape:  # of a loss without one, or a user's own

@@ -56,15 +56,21 @@ def test_beside_any_loss_experts_tokens_have_their_own(loss: object) -> None:
     assert seen["logprob_gap_max"] == pytest.approx(0.6), "of an own token that was recorded as certain"
 
 
-@pytest.mark.parametrize("name", ["cispo", "dppo", "vespo", "opo", "gpg"])
-def test_experts_are_no_distance_away_without_a_proximal_policy_too(name: str) -> None:
-    """Nobody sampled them: what is recorded of them, 0, is no logprob that anything may be compared with, neither in
-    what is shown nor in a KL term that is weighed by the ratio."""
-    kl = {"beta": 0.1, "weighted": True}
-    algorithm = algorithm_of(AlgorithmSettings(name=name, correction="bypass", kl=kl))
+@pytest.mark.parametrize(
+    "settings",
+    [
+        *({"name": name, "correction": "bypass"} for name in ("cispo", "dppo", "vespo", "opo", "gpg")),
+        {"proximal": "interpolate"},
+        {"proximal": "reuse"},
+    ],
+)
+def test_experts_are_no_distance_away_without_a_proximal_policy_too(settings: dict[str, str]) -> None:
+    """Nobody sampled them, a version ago or ever: what is recorded of them, 0, is no logprob that anything may be
+    compared with, neither in what is shown nor in a KL term that is weighed by the ratio."""
+    algorithm = algorithm_of(AlgorithmSettings(**settings, kl={"beta": 0.1, "weighted": True}))
     logprobs = torch.tensor([-5.0, -0.3], requires_grad=True)
     own = torch.tensor([OWN, OWN]), torch.tensor([-5.0, -0.3])
-    given = inputs_of(logprobs, torch.tensor([DEMONSTRATED, OWN]))
+    given = replace(inputs_of(logprobs, torch.tensor([DEMONSTRATED, OWN])), ages_N=torch.tensor([1, 0]))
     sampled = torch.tensor([0.0, -0.3])  # of the policy's own token what it is now
     reference = torch.tensor([-4.0, -0.3])
     with_experts = replace(given, sampled_logprobs_N=sampled, proximal_logprobs_N=None, reference_logprobs_N=reference)

@@ -59,6 +59,13 @@ def test_what_is_reused_has_the_ratio_one() -> None:
     assert terms.loss_N.tolist() == pytest.approx([-math.exp(0.5), -2.0])
 
 
+@pytest.mark.parametrize("proximal", ["reuse", "interpolate"])
+def test_the_gap_shown_is_the_computed_policys(proximal: Proximal) -> None:
+    """mu = e^-1, pi = e^-1.5: .5, wherever the proximal policy is put between them."""
+    shown = algorithm_of(AlgorithmSettings(proximal=proximal)).terms(inputs([-1.0], [-1.5], [0])).shown
+    assert shown["logprob_gap_mean"] == shown["logprob_gap_max"] == 0.5
+
+
 def test_ages_must_be_there() -> None:
     """Without them nobody knows where between two policies it lies."""
     with pytest.raises(InternalError, match="ages of tokens"):
@@ -73,6 +80,8 @@ def test_ages_must_be_there() -> None:
         ("reuse", 4, {"clip_high": 0.3}, "truncate", ["loss.clip_high"]),
         ("interpolate", 1, {"clip_high": 0.3}, "truncate", []),
         ("interpolate", 1, {}, "bypass", ["proximal"]),
+        # the level acts: GMPO's advantage is a mean over it
+        ("recompute", 1, {"kind": "gmpo", "level": "turn", "clip_low": 0.3}, "truncate", ["loss.clip_low"]),
     ],
 )
 def test_keys_that_do_not_act_are_named(
@@ -80,6 +89,4 @@ def test_keys_that_do_not_act_are_named(
 ) -> None:
     """A bound of a ratio that is 1, and the proximal policy of nobody."""
     settings = AlgorithmSettings(proximal=proximal, minibatches=minibatches, loss=loss, correction=correction)
-        # the level acts: GMPO's advantage is a mean over it
-        ("recompute", 1, {"kind": "gmpo", "level": "turn", "clip_low": 0.3}, "truncate", ["loss.clip_low"]),
     assert [each.key for each in idle_keys(settings)] == idle
