@@ -12,6 +12,8 @@ from typing import NamedTuple
 
 from ludus.algorithms.base import Rule
 from ludus.algorithms.demonstrations import DEMONSTRATION_SOURCE
+from ludus.algorithms.estimators.gae import GaeSettings
+from ludus.algorithms.estimators.whitened import WhitenedSettings
 from ludus.algorithms.proximal import PROXIMAL_FORMULA, PROXIMAL_SOURCE
 from ludus.algorithms.resolve import algorithm_of
 from ludus.algorithms.reward_kl import LARGEST_ESTIMATE
@@ -95,13 +97,21 @@ def _reward(settings: AlgorithmSettings) -> list[Term]:
     lost = settings.reward_kl
     if lost is not None:
         estimate = _KL.get(lost.estimator, "|log pi - log ref|").replace("pi", "mu")
-        of_token = f"sum over the turn's tokens of d, within {LARGEST_ESTIMATE:g} either way; d: {estimate}"
+        whose = "d of the token itself" if _pays_alone(settings) else "sum over the turn's tokens of d"
+        of_token = f"{whose}, within {LARGEST_ESTIMATE:g} either way; d: {estimate}"
         coef = f"{lost.coef:g}" if lost.target is None else "k"
         terms.append(Term("reward", f"reward - {coef} * {of_token}", "Ziegler et al. (arXiv 1909.08593) sec. 2.1"))
     if lost is not None and lost.target is not None:
         moves = f"times 1 + clip(KL / {lost.target:g} - 1, -0.2, 0.2) episodes / {lost.horizon} after a batch"
         terms.append(Term("k", f"{lost.coef:g}, {moves}", "Ziegler et al. (arXiv 1909.08593) sec. 2.2"))
     return terms
+
+
+def _pays_alone(settings: AlgorithmSettings) -> bool:
+    """What a token costs comes off its own return, and not off those of the tokens after it in its turn."""
+    advantage = settings.advantage
+    is_whitened = isinstance(advantage, WhitenedSettings) and advantage.baseline == "none"
+    return is_whitened or (isinstance(advantage, GaeSettings) and advantage.unit == "token")
 
 
 def _advantage(settings: AlgorithmSettings) -> Term:

@@ -110,8 +110,10 @@ def _explain(config: Config) -> None:
     """The objective, a line a letter, and what moves the weights along it."""
     table = plain_table(f"algorithm {config.algorithm.name}", "", "source")
     discount, clip = config.rollout.agent.turn_discount, config.critic.clip_range
+    num_groups = config.train_dataset.batch_size
+    algorithm = config.algorithm.model_copy(update={"minibatches": min(config.algorithm.minibatches, num_groups)})
     terms = explain(
-        config.algorithm,
+        algorithm,
         turn_discount=discount,
         value_clip=clip,
         value_weight=config.critic.loss_weight if config.critic.model == "shared" else None,
@@ -122,8 +124,10 @@ def _explain(config: Config) -> None:
     for term in terms:
         table.add_row(term.name, escape(term.formula), f"[dim]{escape(term.source)}[/]")
     optimizer = config.trainer.optimizer
-    steps = f"AdamW, lr {optimizer.lr:g} ({optimizer.decay}), {config.algorithm.minibatches} on each batch of "
-    table.add_row("steps", f"{steps}{config.train_dataset.batch_size} groups of {config.gconfig.n_samples}", "")
+    steps = f"AdamW, lr {optimizer.lr:g} ({optimizer.decay}), {algorithm.minibatches} on each batch of {num_groups} "
+    alone = config.critic.warmup_steps if config.has_critic else 0
+    after = f"; on the first {alone} batches of the critic alone" if alone else ""
+    table.add_row("steps", f"{steps}groups of {config.gconfig.n_samples}{after}", "")
     Console().print(table)
 
 

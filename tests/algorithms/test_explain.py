@@ -36,6 +36,8 @@ def test_a_formula_has_the_form_that_its_keys_give_it() -> None:
     assert formulas(loss="cispo")["loss"] == "-sg(min(r, 1 + 4)) A log pi"
     bounded = formulas(loss={"kind": "cispo", "clip_low": 0.2})["loss"]
     assert bounded == "-sg(clip(r, 1 - 0.2, 1 + 4)) A log pi"
+    gmpo = formulas(loss={"kind": "gmpo", "level": "turn"})["loss"]
+    assert gmpo.startswith("-A exp(mean over the turn of l), A: its mean over the turn, l: min(log r, b) where A > 0,")
 
 
 def test_sources_of_rows_that_weigh_more_are_named() -> None:
@@ -80,6 +82,14 @@ def test_a_divergence_in_the_reward_has_its_lines() -> None:
     assert seen["reward"].startswith("reward - 0.1 * sum over the turn's tokens of d, within 10 either way; d: (log mu")
     seen = formulas(reward_kl={"coef": 0.1, "target": 0.05})
     assert seen["reward"].startswith("reward - k * sum") and seen["reward"].endswith("d: log mu - log ref")
+    for settings, is_alone in (
+        ({"name": "ppo"}, True),
+        ({"name": "ppo", "advantage": {"unit": "turn"}}, False),
+        ({"name": "reinforce_plus_plus"}, True),
+        ({"name": "reinforce_plus_plus_baseline"}, False),
+    ):
+        lost = "d of the token itself" if is_alone else "sum over the turn's tokens of d"
+        assert formulas(**settings, reward_kl={"coef": 0.1})["reward"].startswith(f"reward - 0.1 * {lost}, within 10")
     assert seen["k"] == "0.1, times 1 + clip(KL / 0.05 - 1, -0.2, 0.2) episodes / 10000 after a batch"
 
 

@@ -46,7 +46,8 @@ GMPO = Rule(
     gmpo_loss,
     "GMPO (arXiv 2507.20673) eq. 4",
     needs=needs_of_level,
-    formula="-A exp(mean over the {level} of min(log r, clip(log r, -{clip_low}, {clip_high})))",
+    formula="-A exp(mean over the {level} of l), A: its mean over the {level}, l: min(log r, b) where A > 0, else "
+    "max(log r, b), b: clip(log r, -{clip_low}, {clip_high})",
     metrics=sampling_metrics,
     ratio_keys=("clip_low", "clip_high"),
     unit=lambda settings: settings.level,
