@@ -1,7 +1,8 @@
 """Distillation on policy: a teacher's opinion of each token that the policy sampled, as an advantage.
 
 Knows: log teacher - log policy, token by token.  Knows not: who the teacher is, rewards.
-Glossary: T the teacher, S the policy that sampled, g = log T - log S of a sampled token; both at temperature 1.
+Glossary: T the teacher, S the policy that the batch begins with, g = log T - log S of a sampled token; both at
+temperature 1.
 """
 
 from __future__ import annotations

@@ -89,7 +89,8 @@ def replay(
         if idle:
             raise ConfigError(f"{', '.join(idle)} cannot act in a replay: nothing is played; leave it out")
         changed = [key for key in different if _is_below(key, _MOVES)]
-        _check_policy(config, [key for key in changed if not _is_below(key, _ROUNDS)])
+        is_offline = any(not _is_below(key, _ROUNDS) for key in changed)
+        _check_policy(config, is_offline=is_offline)
         if not changed:
             _check_same_settings(record, recorded, before, from_step, load)
         found = _checkpoint(record, from_step) if from_step else None
@@ -100,7 +101,7 @@ def replay(
             )
         config, plan = _prepared(config, record, num_steps)
         with Interrupts() as interrupts:
-            training = _train(config, plan, record, found, observer or Observer(), interrupts)
+            training = _train(config, plan, record, found, observer or Observer(), interrupts, is_offline=is_offline)
             summary = run_blocking(training)
         with RunStore.open(config.folder) as trained:
             return Replayed(
@@ -120,7 +121,10 @@ async def _train(
     found: Checkpoint | None,
     observer: Observer,
     interrupts: Interrupts,
+    *,
+    is_offline: bool,
 ) -> RunSummary:
+    """is_offline: what was sampled is another policy's from the first step on."""
     observer.on_phase(f"loading {config.model.path}")
     teacher = config.teacher
     has_hints = isinstance(teacher, ScoringSettings) and teacher.hint is not None
@@ -133,7 +137,7 @@ async def _train(
         parts = RunComponents(
             engine=run.local.engine,
             learner=run.learner,
-            teacher=run.teacher,
+            teacher=None if run.teacher is None else replace(run.teacher, is_offline=is_offline),
             play=None,
             store=run.store,
             observer=observer,
@@ -171,10 +175,10 @@ def _prepared(config: Config, record: RunStore, num_steps: int) -> tuple[Config,
     return config, plan
 
 
-def _check_policy(config: Config, changed: Sequence[Path_]) -> None:
+def _check_policy(config: Config, *, is_offline: bool) -> None:
     """Raises ConfigError if the tokens are those of another policy and could not be learned from."""
     algorithm_of(config.algorithm).load()
-    if not changed:
+    if not is_offline:
         return
     obstacle = config.algorithm.off_policy_obstacle
     if obstacle is not None:

@@ -171,7 +171,8 @@ async def _measured(
             raise UserError("algorithm.distillation needs somebody who teaches: set teacher.kind")
         with clock.measure("teacher"):
             episodes = [episode for group in taken.trained for episode in group.episodes]
-            gaps = await components.teacher.gaps(episodes, places_to_measure(taken, rules, version=version))
+            chosen = places_to_measure(taken, rules, version=version)
+            gaps = await components.teacher.gaps(episodes, chosen, version=version)
         nothing = TokenNumbers()
         measured = {turn: replace(measured.get(turn, nothing), teacher_gaps=each) for turn, each in gaps.items()}
     return measured

@@ -1,7 +1,8 @@
 """How much likelier a teacher finds what was sampled than the policy does, token by token.
 
 Knows: the token graph of episodes, scorers, hints.  Knows not: what the numbers are for.
-Invariant: both sides are of the bare model's distribution, temperature 1, whatever the agent sampled with.
+Invariant: both sides are of the bare model's distribution, temperature 1, whatever the agent sampled with and whichever
+weights sampled: the policy's are those that are trained next.
 """
 
 from __future__ import annotations
@@ -25,17 +26,22 @@ class Teacher:
 
     scorer: Scorer
     policy: Scorer
-    """Scores with the weights that sample: tokens of which the record holds the logprob of another distribution."""
+    """Scores with the weights that sample: tokens of which the record holds the logprob of another distribution, or of
+    other weights."""
     hints: Hints | None = None
+    is_offline: bool = False
+    """What is scored was sampled by another training: its versions are of other weights, whatever their numbers."""
 
-    async def gaps(self, episodes: Sequence[Episode], chosen: Chosen) -> dict[str, tuple[float, ...]]:
+    async def gaps(self, episodes: Sequence[Episode], chosen: Chosen, *, version: int) -> dict[str, tuple[float, ...]]:
         """log teacher - log policy of every chosen token, by turn id.
+
+        version: of the weights that sample now, of which the policy's side is.
 
         Raises BackendError if the teacher cannot be reached, UserError where it cannot score a conversation, or calls
         a token that was sampled impossible.
         """
         turns = {turn.id: turn for episode in episodes for turn in episode.session.turns if turn.id in chosen}
-        changed = {turn_id: chosen[turn_id] for turn_id, turn in turns.items() if not turn.sampling.is_models_own}
+        changed = {turn_id: chosen[turn_id] for turn_id, turn in turns.items() if not self._is_known(turn, version)}
         theirs = await _scored(self.scorer, episodes, chosen, self.hints)
         for episode in episodes:
             for turn in episode.session.turns:
@@ -55,6 +61,10 @@ class Teacher:
 
     async def close(self) -> None:
         await self.scorer.close()
+
+    def _is_known(self, turn: Turn, version: int) -> bool:
+        """The record holds the logprobs that the bare model has now."""
+        return not self.is_offline and turn.sampling.is_models_own and set(turn.sampled.versions) <= {version}
 
 
 async def _scored(

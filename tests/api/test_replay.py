@@ -110,6 +110,19 @@ def test_other_settings_are_offline_training(trained: Any) -> None:
         again(played, "gconfig.temperature=0.5")
 
 
+def test_a_teacher_judges_the_policy_of_now(trained: Any, tiny_model_folder: Path) -> None:
+    """The first weights teach. Where hardly a step is taken they are at no distance from the policy, whatever the later
+    weights of the run, which sampled, were."""
+    played = trained(
+        model={"path": str(tiny_model_folder), "dtype": "float32"},
+        algorithm={"distillation": {"weight": 0.1}},
+        teacher={"kind": "policy", "weights": "first"},
+    )
+    again(played, "trainer.optimizer.lr=1e-12", "name=still")
+    (*_, moved), (*_, still) = (metrics_of(folder, ["teacher/kl"]) for folder in (played, played.with_name("still")))
+    assert abs(still[0]) < 1e-5 < 1e-3 < abs(moved[0])
+
+
 def test_what_the_record_has_not_is_named(trained: Any) -> None:
     """A run that went on with other settings in the middle, and one whose record lost what a step was given."""
     played = trained(total_train_steps=2)

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,8 @@ from ludus.loop.train import RunComponents
 from ludus.loop.trainer_thread import TrainerThread
 from ludus.rollout.groups import TakenGroups
 from ludus.runs.store import RunStore
+from ludus.teachers.base import ScoredPath
+from ludus.teachers.teacher import Teacher
 from ludus.text.tokenizer import Tokenizer
 from ludus.types import Episode, Group
 
@@ -27,18 +30,25 @@ def pair(make_episode: Callable[..., Episode], *rewards: float) -> tuple[Episode
 
 
 def take_step(
-    tmp_path: Path, tokenizer_folder: Path, learner: Any, episodes: tuple[Episode, ...], told: list[str]
+    tmp_path: Path,
+    tokenizer_folder: Path,
+    learner: Any,
+    episodes: tuple[Episode, ...],
+    told: list[str],
+    *,
+    rules: BatchRules = RULES,
+    teacher: Teacher | None = None,
 ) -> TrainStepResult:
     async def main() -> TrainStepResult:
         engine = ScriptedEngine([], Tokenizer.load(tokenizer_folder))
         with RunStore.create(tmp_path, "run", "") as store, TrainerThread("trainer") as work:
-            components: Any = RunComponents(engine, learner, None, store, None, None, None)  # type: ignore[arg-type]
+            components: Any = RunComponents(engine, learner, None, store, None, None, None, teacher)  # type: ignore[arg-type]
             clock = TrainingClock(engine.stats())
             taken = TakenGroups((Group("g", "t", episodes),), ())
             stepped = await train_step(
                 taken,
                 components,
-                rules=RULES,
+                rules=rules,
                 version=3,
                 clock=clock,
                 work=work,
@@ -68,3 +78,25 @@ def test_a_batch_without_a_trainable_token_is_a_step(
     stepped = take_step(tmp_path, tokenizer_folder, learner, pair(make_episode, 1.0, 1.0), [])
     assert stepped.metrics["train/skipped_steps"] == 1.0 and learner.batches == []
     assert stepped.ledger.masked == {"zero_advantage": stepped.ledger.sampled}
+
+
+def test_old_tokens_are_taught_beside_the_weights_of_now(
+    tmp_path: Path, tokenizer_folder: Path, learner: Any, make_episode: Callable[..., Episode]
+) -> None:
+    """Weights 3 that equal their teacher learn nothing from tokens of weights 2, however likely those found them."""
+
+    class Alike:
+        """Each token has the logprob -1.5."""
+
+        async def score(self, paths: Sequence[ScoredPath]) -> list[tuple[float, ...]]:
+            return [(-1.5,) * len(path.wanted) for path in paths]
+
+        async def close(self) -> None: ...
+
+    distilled = replace(RULES, algorithm=AlgorithmSettings(name="distillation"), max_token_age=1)
+    old, new = (make_episode(f"m{version}", {1: 0.0}, version=version) for version in (2, 3))
+    teacher = Teacher(Alike(), Alike())
+    take_step(tmp_path, tokenizer_folder, learner, (old, new), [], rules=distilled, teacher=teacher)
+    (batch,) = learner.batches
+    advantages = sorted(value for row in batch.rows for value in row.advantages)
+    assert advantages == [-0.5, -0.5, *[0.0] * 6, 0.5, 0.5, 1.5, 1.5]  # of weights 3: the record has -1, -2 and -3

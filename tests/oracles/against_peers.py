@@ -10,11 +10,14 @@ Not collected by name: without the peers' environments there is nothing to compa
 
 from __future__ import annotations
 
+import asyncio
 import os
 import re
 import subprocess
 import sys
 from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -32,6 +35,8 @@ from ludus.algorithms.value_loss import value_loss
 from ludus.episodes.graph import SessionGraph
 from ludus.loop.batch import BatchRules, build_batch
 from ludus.rollout.pool import TakenGroups
+from ludus.teachers.base import ScoredPath
+from ludus.teachers.teacher import Teacher
 from ludus.types import Episode, Group, Message, Outcome, Sampled, Sampling, StopReason
 from tests.oracles.cases import CASES, LONGEST, OF_ITS_OWN, Case
 
@@ -148,18 +153,36 @@ def compute_value(case: Case, given: Tensors) -> Tensors:
     return {"loss": loss.detach(), "gradient": predicted.grad}
 
 
+@dataclass(frozen=True)
+class Scores:
+    """Logprobs of tokens that are named by their places."""
+
+    logprobs: Tensor
+
+    async def score(self, paths: Sequence[ScoredPath]) -> list[tuple[float, ...]]:
+        flat = self.logprobs.flatten()
+        return [tuple(flat[[each.token_ids[at] for at in each.wanted]].tolist()) for each in paths]
+
+    async def close(self) -> None: ...
+
+
 def measure(groups: list[Group], given: Tensors, algorithm: Algorithm) -> Measured:
-    """What it asks for: the reference teaches, and the weights that the batch began with count as those that sampled,
-    as they do at verl."""
-    asked = algorithm.needs.measured | ({"teacher_gaps"} if algorithm.needs.teacher else set())
+    """What it asks for: the weights that the batch began with count as those that sampled, as they do at verl. The
+    reference teaches the weights of now what older ones had sampled."""
+    turns = [turn for group in groups for episode in group.episodes for turn in episode.session.turns]
+    if algorithm.needs.teacher:
+        teacher = Teacher(Scores(given["reference"]), Scores(given["logprobs"]))
+        chosen = {turn.id: range(len(turn.sampled.token_ids)) for turn in turns}
+        episodes = [episode for group in groups for episode in group.episodes]
+        gaps = asyncio.run(teacher.gaps(episodes, chosen, version=1))
+        return {turn_id: TokenNumbers(teacher_gaps=each) for turn_id, each in gaps.items()}
+    asked = algorithm.needs.measured
     every = {
         "values": given["values"],
         "sampled_logprobs": given["proximal"],
         "reference_logprobs": given["reference"],
-        "teacher_gaps": given["reference"] - given["logprobs"],
         "logit_gradients": 1 - 2 * given["proximal"].exp() + given["squares"],
     }
-    turns = [turn for group in groups for episode in group.episodes for turn in episode.session.turns]
     return {
         turn.id: TokenNumbers(
             **{name: tuple(every[name].flatten()[list(turn.sampled.token_ids)].tolist()) for name in asked}

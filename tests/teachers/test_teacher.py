@@ -45,9 +45,14 @@ class Rule:
 
 
 def two_turns(
-    *, sampling: Sampling = PLAIN, prompt: tuple[int, ...] = (1, 2), messages: tuple[Message, ...] = ASKED
+    *,
+    sampling: Sampling = PLAIN,
+    prompt: tuple[int, ...] = (1, 2),
+    messages: tuple[Message, ...] = ASKED,
+    six_by: int = 0,
 ) -> Episode:
-    """1 2 [5 6] 3 [7], and another answer [8] to the first prompt; sampled with logprobs -1, -2, -3, -4."""
+    """1 2 [5 6] 3 [7], and another answer [8] to the first prompt; sampled with logprobs -1, -2, -3, -4 by weights 0,
+    the 6 by weights `six_by`."""
     graph = SessionGraph("m0")
 
     def add(turn_id: str, prompt_ids: tuple[int, ...], before: str | None, ids: tuple[int, ...], *seen: float) -> None:
@@ -59,7 +64,7 @@ def two_turns(
             fork=None,
             messages=messages,
             reply=Message("assistant", "x"),
-            sampled=Sampled(ids, seen, (0,) * len(ids), "stop"),
+            sampled=Sampled(ids, seen, tuple(six_by if token == 6 else 0 for token in ids), "stop"),
             sampling=sampling,
         )
 
@@ -72,8 +77,10 @@ def two_turns(
 ALL = {"a": (0, 1), "b": (0,), "c": (0,)}
 
 
-def gaps_of(teacher: Teacher, episode: Episode, chosen: Mapping[str, Sequence[int]] = ALL) -> dict[str, Any]:
-    return asyncio.run(teacher.gaps([episode], chosen))
+def gaps_of(
+    teacher: Teacher, episode: Episode, chosen: Mapping[str, Sequence[int]] = ALL, version: int = 0
+) -> dict[str, Any]:
+    return asyncio.run(teacher.gaps([episode], chosen, version=version))
 
 
 def test_turns_on_one_path_are_scored_at_once() -> None:
@@ -93,6 +100,19 @@ def test_what_was_not_drawn_from_the_bare_model_is_scored_on_both_sides(changed:
     gaps = gaps_of(Teacher(Rule(), policy), two_turns(sampling=Sampling(**changed)))
     assert len(policy.asked) == 2
     assert {round(gap, 9) for each in gaps.values() for gap in each} == {0.5}
+
+
+def test_the_policys_side_is_of_the_weights_of_now() -> None:
+    """Of turns of which other weights sampled a token, or another training all of them, though the numbers are equal;
+    so where the policy of now is its teacher no token has an advantage, whoever sampled it."""
+    policy = Rule()
+    found = gaps_of(Teacher(Rule(), policy), two_turns(), version=1)
+    assert len(policy.asked) == 2 and {gap for each in found.values() for gap in each} == {0.0}
+    assert gaps_of(Teacher(Rule(), Rule(), is_offline=True), two_turns()) == found
+    assert gaps_of(Teacher(Rule(), Rule()), two_turns(six_by=1), version=1) == found
+    policy = Rule()
+    found = gaps_of(Teacher(Rule(), policy), two_turns(six_by=1))
+    assert [path.wanted for path in policy.asked] == [(2, 3)] and found["a"] == (0.0, 0.0) and found["b"] != (0.0,)
 
 
 def test_tokens_that_are_not_trained_are_not_asked_for() -> None:
