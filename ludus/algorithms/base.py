@@ -234,6 +234,8 @@ class Rule:
     is_flat: Callable[..., bool] | None = None
     """Of an estimator: (returns of a group, **keys) -> whether the group by itself has nothing to teach. None: that is
     so if all its returns agree."""
+    flat: str = "whose returns are equal"
+    """For people: which groups dynamic sampling replaces, with keys of the settings in braces."""
     remembers: bool = False
     """Of an estimator: its function takes `memory` too, what is known of earlier batches, and returns what is known
     after this one besides."""
@@ -246,6 +248,16 @@ class Rule:
     def formula_of(self, settings: Choice) -> str:
         """The formula in the form that it has with these settings, its keys still in braces."""
         return self.formula if isinstance(self.formula, str) else self.formula(settings)
+
+
+def gives_nothing(function: Callable[..., Sequence[Advantages]]) -> Callable[..., bool]:
+    """`Rule.is_flat` of an estimator: whether it gives a group by itself no advantage other than 0."""
+
+    def is_flat(group: GroupReturns, **keys: Any) -> bool:
+        (advantages,) = function([group], **keys)
+        return not any(value for turns in advantages.values() for value in turns.values())
+
+    return is_flat
 
 
 Estimate = Callable[[Sequence[GroupReturns], Memory], tuple[Sequence[Advantages], Memory]]

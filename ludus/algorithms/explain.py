@@ -76,7 +76,8 @@ def explain(
     if "values" in algorithm_of(settings).needs.measured:
         terms.append(_critic(value_clip, value_weight))
     if settings.dynamic_sampling:
-        terms.append(Term("groups", "those whose returns are equal are replaced", "DAPO (arXiv 2503.14476) sec. 3.2"))
+        flat = ESTIMATORS[settings.advantage.kind].flat.format(**dict(settings.advantage))
+        terms.append(Term("groups", f"those {flat} are replaced", "DAPO (arXiv 2503.14476) sec. 3.2"))
     if has_demonstrations:
         shaped = f"-A p / (p + {settings.demonstrations.gamma:g}), with c = 1, p = pi, of tokens that experts gave"
         terms.append(Term("loss", shaped, DEMONSTRATION_SOURCE))

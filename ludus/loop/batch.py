@@ -317,14 +317,17 @@ def episode_returns(episode: Episode, turn_discount: float) -> dict[str, float |
 
 
 def flat_group_mask(rules: BatchRules, group: Group) -> MaskReason | None:
-    """`zero_advantage` for a group of several members that have nothing to teach. None: they have, or there is one."""
-    returns = _returns(group, rules)
-    return "zero_advantage" if len(returns.means()) > 1 and algorithm_of(rules.algorithm).is_flat(returns) else None
+    """`zero_advantage` for a group of several members that have nothing to teach, or whose returns agree where nothing
+    compares them (DAPO's filter). None: there is more to it, or there is one member."""
+    algorithm, returns = algorithm_of(rules.algorithm), _returns(group, rules)
+    is_flat = algorithm.is_flat(returns) or (algorithm.needs.members == 1 and returns.is_flat)
+    return "zero_advantage" if len(returns.means()) > 1 and is_flat else None
 
 
 def can_teach(rules: BatchRules, group: Group) -> bool:
     """Its members have something to teach, or the algorithm learns from groups in which they have not."""
-    return algorithm_of(rules.algorithm).needs.flat_groups or flat_group_mask(rules, group) is None
+    algorithm, returns = algorithm_of(rules.algorithm), _returns(group, rules)
+    return algorithm.needs.flat_groups or len(returns.means()) < 2 or not algorithm.is_flat(returns)
 
 
 def make_group_filter(rules: BatchRules) -> GroupFilter | None:

@@ -58,6 +58,18 @@ def test_what_is_left_out_has_its_lines() -> None:
     ]
 
 
+def test_what_dynamic_sampling_replaces_is_said_by_the_estimator() -> None:
+    """Returns that agree, or what else leaves it nothing."""
+    for advantage, which in (
+        ("group", "whose returns are equal"),
+        ("pass_at_k", "without a single best"),
+        ({"kind": "gdpo", "rewards": {"right": 1.0}}, "in which each of {'right': 1.0} agrees"),
+        ("gigpo", "in which A is 0 for each turn"),
+        ("best_worst", "whose best and worst are equal"),
+    ):
+        assert formulas(advantage=advantage, dynamic_sampling=True)["groups"] == f"those {which} are replaced"
+
+
 def test_the_proximal_policy_has_its_line() -> None:
     """Where it lies between two others; reused, the ratio is 1."""
     seen = formulas(proximal="interpolate", minibatches=4)

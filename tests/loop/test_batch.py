@@ -18,6 +18,7 @@ from ludus.loop.batch import (
     BatchRules,
     build_batch,
     by_turn_id,
+    can_teach,
     episode_returns,
     flat_group_mask,
     places_to_measure,
@@ -299,6 +300,29 @@ def test_groups_are_flat_by_what_their_estimator_looks_at(make_episode: MakeEpis
 
     assert flat_group_mask(gdpo, measured((1.0, 0.0), (0.0, 1.0))) is None and flat_group_mask(rules(), alike)
     assert flat_group_mask(gdpo, measured((1.0, 0.0), (1.0, 0.0))) == "zero_advantage"
+
+
+def test_turns_of_equal_members_that_differ_are_flat_for_whom_compares_members(make_episode: MakeEpisode) -> None:
+    """Both won in their second turn, of returns 0.95 and 1: DPO has no pair, and GiGPO finds each turn's equal; whole
+    rewards that differ are no tie to GiGPO, though all returns agree."""
+    (won,) = groups_of(make_episode, {"g0": (1.0, 1.0)}).groups
+    masks = [flat_group_mask(rules(discount=0.95, name=name), won) for name in ("dpo", "gigpo", "grpo")]
+    assert masks == ["zero_advantage", "zero_advantage", None]
+    twice = replace(won, episodes=(replace(won.episodes[0], reward=2.0), won.episodes[1]))
+    assert flat_group_mask(rules(name="gigpo"), twice) is None and flat_group_mask(rules(), twice) == "zero_advantage"
+
+
+def test_what_agrees_is_worth_a_replay_where_it_teaches(make_episode: MakeEpisode) -> None:
+    """Without a baseline a solved group pushes as it is, and a failed one only against the mean of the batch."""
+    groups = groups_of(make_episode, {"g0": (1.0, 1.0), "g1": (0.0, 0.0), "g2": (1.0, 0.0)}).groups
+    for name, expected in (
+        ("grpo", [False, False, True]),
+        ("reinforce", [True, False, True]),
+        ("reinforce_plus_plus", [True, True, True]),
+        ("reinforce_plus_plus_baseline", [False, False, True]),
+        ("ppo", [True, True, True]),
+    ):
+        assert [can_teach(rules(name=name), each) for each in groups] == expected, name
 
 
 @pytest.mark.parametrize("style", ["individual", "concat"])

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Literal
 
-from ludus.algorithms.base import LEAST_SPREAD, GroupReturns, Needs, Returns, Rule
+from ludus.algorithms.base import LEAST_SPREAD, GroupReturns, Needs, Returns, Rule, gives_nothing
 from ludus.settings import Choice
 
 
@@ -37,5 +37,7 @@ BEST_WORST = Rule(
     best_worst_advantages,
     "Self-Rewarding (arXiv 2401.10020) sec. 2.2",
     needs=lambda _: Needs(members=2),
+    is_flat=gives_nothing(best_worst_advantages),
+    flat="whose best and worst are equal",
     formula="1 for the best of the group, -1 for its worst, the others are left out",
 )

@@ -67,5 +67,6 @@ GDPO = Rule(
     "GDPO (arXiv 2601.05242) eq. 4 to 6",
     needs=lambda _: Needs(members=2),
     is_flat=is_flat,
+    flat="in which each of {rewards} agrees",
     formula="sum over {rewards} of weight (r - mean) / std of the group, over its spread in the batch",
 )

@@ -7,7 +7,7 @@ from typing import Literal
 
 from pydantic import Field
 
-from ludus.algorithms.base import GroupReturns, Needs, Returns, Rule
+from ludus.algorithms.base import GroupReturns, Needs, Returns, Rule, gives_nothing
 from ludus.algorithms.estimators.group import Scale, group_advantages
 from ludus.settings import Choice
 from ludus.types import SessionRecord, Turn
@@ -71,5 +71,7 @@ GIGPO = Rule(
     gigpo_advantages,
     "GiGPO (arXiv 2505.10978) eq. 3 and 5 to 8",
     needs=lambda _: Needs(members=2),
+    is_flat=gives_nothing(gigpo_advantages),
+    flat="in which A is 0 for each turn",
     formula="A of the episode + {step_weight} A of the turn among those that answer the same, s: {scale}",
 )

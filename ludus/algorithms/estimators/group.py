@@ -134,6 +134,11 @@ def _needs(settings: GroupSettings) -> Needs:
     )
 
 
+def is_flat(group: GroupReturns, *, baseline: Baseline, **_: object) -> bool:
+    """All returns agree; without a baseline, all are 0."""
+    return not any(value for *_, value in group.known()) if baseline == "none" else group.is_flat
+
+
 GROUP = Rule(
     GroupSettings,
     group_advantages,
@@ -141,5 +146,6 @@ GROUP = Rule(
     "2505.23585) eq. 7; greedy: ReMax (arXiv 2310.10505); scale batch: LitePPO (arXiv 2508.08221); mean: MaxRL "
     "(arXiv 2602.02710); none: Dr. GRPO (arXiv 2503.20783) sec. 3.2",
     needs=_needs,
+    is_flat=is_flat,
     formula="(G - b) / s, b: {baseline}, s: {scale}",
 )

@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 from typing import Literal
 
-from ludus.algorithms.base import GroupReturns, Needs, Returns, Rule
+from ludus.algorithms.base import GroupReturns, Needs, Returns, Rule, gives_nothing
 from ludus.settings import Choice
 
 
@@ -31,16 +31,12 @@ def _of_group(group: GroupReturns) -> Returns:
     return group.map(lambda member, _turn, value: value - second if member == best and means[member] > second else 0.0)
 
 
-def is_flat(group: GroupReturns) -> bool:
-    """None of the group is better than all others."""
-    return not any(value for turns in _of_group(group).values() for value in turns.values())
-
-
 PASS_AT_K = Rule(
     PassAtKSettings,
     pass_at_k_advantages,
     "arXiv 2503.19595 eq. 5",
     needs=lambda _: Needs(members=2),
-    is_flat=is_flat,
+    is_flat=gives_nothing(pass_at_k_advantages),
+    flat="without a single best",
     formula="G - R of the second best, for the best of the group alone",
 )

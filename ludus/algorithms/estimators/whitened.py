@@ -81,5 +81,7 @@ WHITENED = Rule(
     whitened_advantages,
     "REINFORCE++ (arXiv 2501.03262) eq. 6 and 7",
     needs=lambda settings: Needs(members=2 if settings.baseline == "mean" else 1),
+    # without a baseline a group is compared with the others of the batch
+    is_flat=lambda group, *, baseline, **_: baseline == "mean" and group.is_flat,
     formula="(x - mean x) / std x over {over} of the batch, x = G - b, b: {baseline} of the group",
 )
