@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import string
 from collections.abc import Mapping
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from ludus.algorithms.base import Rule
 from ludus.algorithms.demonstrations import DEMONSTRATION_SOURCE
@@ -86,6 +86,24 @@ def explain(
         formula = f"up to {replayed:g} of a batch are good ones of earlier batches, whose tokens {weight} weighs"
         terms.append(Term("groups", formula, "ACER (arXiv 1611.01224) sec. 3.2"))
     return terms
+
+
+def explain_run(settings: AlgorithmSettings, config: Mapping[str, Any]) -> list[Term]:
+    """As `explain`, with what the whole configuration of a run says, its values as they are written.
+
+    Raises AttributeError, KeyError, TypeError or ValueError where they are no configuration's.
+    """
+    rollout, rows, critic = config["rollout"], config.get("train_dataset") or {}, config.get("critic") or {}
+    num_steps = min(settings.minibatches, rows.get("batch_size", settings.minibatches))
+    return explain(
+        settings.model_copy(update={"minibatches": num_steps}),
+        turn_discount=float(rollout["agent"]["turn_discount"]),
+        value_clip=critic.get("clip_range"),
+        value_weight=critic["loss_weight"] if critic.get("model") == "shared" else None,
+        replayed=(rollout.get("replay") or {}).get("share", 0.0),
+        has_demonstrations=rows.get("demonstrations") is not None,
+        loss_weights={name: float(each.get("loss_weight", 1.0)) for name, each in (rows.get("mix") or {}).items()},
+    )
 
 
 def _reward(settings: AlgorithmSettings) -> list[Term]:

@@ -11,7 +11,7 @@ from rich.console import Console
 from rich.markup import escape
 from typer import Argument, Option
 
-from ludus.algorithms.explain import explain
+from ludus.algorithms.explain import explain_run
 from ludus.api.live import duration, watch
 from ludus.api.trainer import Trainer
 from ludus.cli.console import plain_table, say, say_json, show_admin_key
@@ -109,22 +109,11 @@ def _train(settings: Config, *, resume: bool, watched: bool, admin_key: str | No
 def _explain(config: Config) -> None:
     """The objective, a line a letter, and what moves the weights along it."""
     table = plain_table(f"algorithm {config.algorithm.name}", "", "source")
-    discount, clip = config.rollout.agent.turn_discount, config.critic.clip_range
-    num_groups = config.train_dataset.batch_size
-    algorithm = config.algorithm.model_copy(update={"minibatches": min(config.algorithm.minibatches, num_groups)})
-    terms = explain(
-        algorithm,
-        turn_discount=discount,
-        value_clip=clip,
-        value_weight=config.critic.loss_weight if config.critic.model == "shared" else None,
-        replayed=0.0 if config.rollout.replay is None else config.rollout.replay.share,
-        has_demonstrations=config.train_dataset.demonstrations is not None,
-        loss_weights={name: source.loss_weight for name, source in config.train_dataset.mix.items()},
-    )
-    for term in terms:
+    for term in explain_run(config.algorithm, config.model_dump(mode="json")):
         table.add_row(term.name, escape(term.formula), f"[dim]{escape(term.source)}[/]")
-    optimizer = config.trainer.optimizer
-    steps = f"AdamW, lr {optimizer.lr:g} ({optimizer.decay}), {algorithm.minibatches} on each batch of {num_groups} "
+    optimizer, num_groups = config.trainer.optimizer, config.train_dataset.batch_size
+    num_steps = min(config.algorithm.minibatches, num_groups)
+    steps = f"AdamW, lr {optimizer.lr:g} ({optimizer.decay}), {num_steps} on each batch of {num_groups} "
     alone = config.critic.warmup_steps if config.has_critic else 0
     after = f"; on the first {alone} batches of the critic alone" if alone else ""
     table.add_row("steps", f"{steps}groups of {config.gconfig.n_samples}{after}", "")

@@ -3,7 +3,7 @@
 import pytest
 
 from ludus.algorithms import AlgorithmSettings
-from ludus.algorithms.explain import explain
+from ludus.algorithms.explain import explain, explain_run
 from ludus.algorithms.table import PRESETS
 
 LEFT_OPEN = {"dr_grpo": {"normaliser": {"tokens": 10}}, "gdpo": {"advantage": {"rewards": {"right": 1.0}}}}
@@ -117,6 +117,28 @@ def test_experts_have_their_line() -> None:
     settings = AlgorithmSettings(demonstrations={"gamma": 0.5})
     (*_, last) = explain(settings, turn_discount=1.0, has_demonstrations=True)
     assert last.formula == "-A p / (p + 0.5), with c = 1, p = pi, of tokens that experts gave"
+
+
+def test_a_run_is_explained_with_all_that_its_configuration_says() -> None:
+    """Its critic, what is replayed, experts, and sources that weigh more; of parts that it has not, nothing."""
+    settings = AlgorithmSettings(name="ppo")
+    written = {
+        "rollout": {"agent": {"turn_discount": 0.5}, "replay": {"share": 0.25}},
+        "critic": {"clip_range": 0.2, "model": "shared", "loss_weight": 0.4},
+        "train_dataset": {"demonstrations": "target", "mix": {"math": {"loss_weight": 2}}},
+    }
+    said = explain(
+        settings,
+        turn_discount=0.5,
+        value_clip=0.2,
+        value_weight=0.4,
+        replayed=0.25,
+        has_demonstrations=True,
+        loss_weights={"math": 2.0},
+    )
+    assert explain_run(settings, written) == said
+    alone = {"rollout": {"agent": {"turn_discount": 0.5}, "replay": None}}
+    assert explain_run(settings, alone) == explain(settings, turn_discount=0.5)
 
 
 @pytest.mark.parametrize("name", PRESETS)

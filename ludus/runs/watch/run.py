@@ -16,7 +16,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any, TypeVar
 
-from ludus.algorithms.explain import explain
+from ludus.algorithms.explain import explain_run
 from ludus.algorithms.settings import AlgorithmSettings
 from ludus.errors import UserError
 from ludus.runs.decoder import decoder_of
@@ -393,10 +393,7 @@ def _algorithm(config: Mapping[str, Any]) -> Json:
     values = config.get("algorithm", {})
     try:
         settings = AlgorithmSettings(**values)
-        discount = float(config.get("rollout", {})["agent"]["turn_discount"])
-        sources = config.get("train_dataset", {}).get("mix") or {}
-        weights = {name: float(source.get("loss_weight", 1.0)) for name, source in sources.items()}
-        terms = explain(settings, turn_discount=discount, loss_weights=weights)
+        terms = explain_run(settings, config)
     except (UserError, AttributeError, KeyError, TypeError, ValueError):
         return {"name": values.get("name") if isinstance(values, dict) else None, "formula": None}
     return {"name": settings.name, "formula": [f"{term.name} = {term.formula}" for term in terms]}

@@ -20,7 +20,12 @@ from ludus.types import Outcome, Span
 from tests.runs.conftest import episode_of, fill_run, rich_episode
 from tests.runs.watch.big_run import write_step_tokens
 
-CONFIG = "name: run\nmodel: {path: nowhere}\nalgorithm: {name: grpo}\nrollout: {agent: {turn_discount: 1.0}}\n"
+CONFIG = """
+name: run
+model: {path: nowhere}
+algorithm: {name: grpo}
+rollout: {agent: {turn_discount: 1.0}, replay: {share: 0.25}}
+"""
 NUM_STEPS, PER_STEP = 12, 8
 
 

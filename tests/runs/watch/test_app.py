@@ -63,9 +63,9 @@ def test_the_overview_has_what_the_folder_has(watched: Watched) -> None:
     run: Any = watched.get("runs/run")
     assert run["steps"] == [*range(NUM_STEPS)] and "rollout/reward" in run["metrics"] and run["damage"] == []
     assert run["config"]["algorithm"] == {"name": "grpo"} and run["summary"] is None
-    assert run["algorithm"]["name"] == "grpo" and any(
-        line.startswith("loss = ") for line in run["algorithm"]["formula"]
-    )
+    formula = run["algorithm"]["formula"]
+    assert run["algorithm"]["name"] == "grpo" and any(line.startswith("loss = ") for line in formula)
+    assert formula[-1].startswith("groups = up to 0.25 of a batch")
     assert run["models"] == [{"name": "base", "label": "base: nowhere"}] and run["checkpoints"] == []
     curves: Any = watched.get("runs/run/metrics", names="rollout/reward,eval/success,nothing")
     assert len(curves["series"]["rollout/reward"]) == NUM_STEPS and curves["series"]["nothing"] == [None] * NUM_STEPS
