@@ -177,10 +177,14 @@ def test_an_interpolated_policy_is_clipped_in_one_step_too() -> None:
 
 
 def test_a_proximal_policy_of_nobody_is_said() -> None:
-    """Where ratios are to the sampler, the method is not needed, and says so."""
-    data = actor(use_decoupled_loss=False, recompute_logprob=False, prox_logp_method="loglinear")
-    assert fates(data)["actor.prox_logp_method"] == "not needed"
-    assert config_of(data).algorithm.proximal == "recompute"
+    """Where AReaL has one policy to compare with, the method is not needed, nor is the bound on how far two are apart,
+    and both say so."""
+    alone = {"use_decoupled_loss": False, "recompute_logprob": False, "eps_clip": 0.2}
+    data = actor(**alone, prox_logp_method="loglinear", m2_threshold=0.04)
+    assert [fates(data)[f"actor.{key}"] for key in ("prox_logp_method", "m2_threshold")] == ["not needed"] * 2
+    assert config_of(data).algorithm == config_of(actor(**alone)).algorithm
+    recomputed = actor(use_decoupled_loss=False, recompute_logprob=True, m2_threshold=0.04)
+    assert fates(recomputed)["actor.m2_threshold"] == "not needed"
     assert fates(actor(prox_logp_method="magic"))["actor.prox_logp_method"] == "left out"
 
 
