@@ -103,6 +103,7 @@ class GroupReturns:
     """A group, and the return of each turn of each of its members."""
 
     group: Group
+    """Its demonstrations are among its episodes, too."""
     returns: Returns
     """Members in the order of their ids."""
     turn_discount: float = 1.0

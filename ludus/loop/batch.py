@@ -250,7 +250,7 @@ def _advantages(
     credited: list[Members] = [
         [
             (episode, _credits(episode, of_group[episode.id], _unused(episode, given)))
-            for episode in _members(given.group)
+            for episode in given.group.episodes
         ]
         for given, of_group in zip(returns, advantages, strict=True)
     ]
@@ -277,7 +277,7 @@ def _returns(
     penalties: Mapping[str, Floats] = _NO_PENALTIES,
 ) -> GroupReturns:
     members = tuple(_shaped(each, rules, penalties) for each in _members(group))
-    shaped = replace(group, episodes=members, demonstrations=())
+    shaped = replace(group, episodes=members)
     returns = {each.id: episode_returns(each, rules.turn_discount) for each in shaped.episodes}
     turn_ids = [turn_id for turns in returns.values() for turn_id in turns]
     return GroupReturns(

@@ -246,7 +246,9 @@ class RolloutPool:
             return
         if mask != "small_group":  # what failed says nothing about the row
             try:
-                self._stream.record(task, survivors)
+                # the greedy member does not say how often it is solved
+                drawn = [each for idx, each in sorted(group.survivors.items()) if idx < self._n_samples]
+                self._stream.record(task, drawn)
             except UserError as error:
                 self._fail(error)
         if mask is None:

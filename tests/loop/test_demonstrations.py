@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -79,6 +80,8 @@ def test_a_demonstration_is_compared_with_the_others(text: ChatText, make_episod
     group = Group("g000000", "row0", members, demonstrations=expert)
     rules = BatchRules(AlgorithmSettings(advantage={"scale": "none"}), 1.0, "individual", 64, max_token_age=0)
     assert flat_group_mask(rules, group) is None
+    self_play = replace(rules, algorithm=AlgorithmSettings(name="rae"))
+    assert build_batch(TakenGroups((group,), ()), self_play, version=5).memory == {"rae//": 0.0}
     built = build_batch(TakenGroups((group,), ()), rules, version=5)
     (given,) = (len(turn.sampled.token_ids) for turn in expert[0].session.turns)
     assert built.ledger == Ledger(sampled=12, trained=12, masked={}, demonstrated=given)

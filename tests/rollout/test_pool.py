@@ -366,3 +366,19 @@ def test_a_curriculum_learns_of_rejected_groups_and_not_of_small_ones() -> None:
     assert curriculum is not None and curriculum.streaks.keys() == {"row0", "row2"}
     with pytest.raises(UserError, match="metric='success' is reported by no episode of row"):
         asyncio.run(main("success"))
+
+
+def test_a_curriculum_leaves_the_greedy_member_out() -> None:
+    """Rows that every member that was drawn has solved rest, though the likeliest answer fails."""
+    curriculum = Curriculum(CurriculumSettings(solved=1.0, metric="reward"))
+    stream = GroupStream([Source(ROWS)], seed=1, shuffle=False, curriculum=curriculum)
+
+    async def play(task: EpisodeTask) -> Episode:
+        return replace(episode(task), reward=float(not task.is_greedy))
+
+    async def main() -> None:
+        async with RolloutPool(play, stream, RolloutSettings(), n_samples=2, batch_size=2, with_greedy=True) as pool:
+            assert [len(group.episodes) for group in (await pool.take(2)).groups] == [3, 3]
+
+    asyncio.run(main())
+    assert {"row0", "row1"} <= curriculum.state.streaks.keys()

@@ -34,19 +34,21 @@ def rae_advantages(
     """A(m,t) = G(m,t) - b, b the baseline of the turn's role after this episode; None where the return is None.
 
     A role is the tag of the agent that asked. Episode by episode b becomes `decay` b + (1 - `decay`) R, R the mean of
-    the role's returns in it; it begins with 0. memory: baselines before the first group by `rae/GAME/ROLE`, and those
-    after the last come back.
+    the role's returns in it; it begins with 0, and experts' episodes leave it as it is. memory: baselines before the
+    first group by `rae/GAME/ROLE`, and those after the last come back.
     Source: role-conditioned advantage estimation, SPIRAL (arXiv 2506.24119) alg. 1.
     """
     baselines = dict(memory)
     advantages: list[Returns] = []
     for group in groups:
         used: dict[tuple[str, str], float] = {}
+        given = {episode.id for episode in group.group.demonstrations}
         for episode in sorted(group.group.episodes, key=lambda episode: episode.id):
             for role, values in _by_role(group, episode, game).items():
-                mean = math.fsum(values.values()) / len(values)
-                baselines[role] = decay * baselines.get(role, 0.0) + (1 - decay) * mean
-                used.update({(episode.id, turn_id): baselines[role] for turn_id in values})
+                if episode.id not in given:
+                    mean = math.fsum(values.values()) / len(values)
+                    baselines[role] = decay * baselines.get(role, 0.0) + (1 - decay) * mean
+                used.update({(episode.id, turn_id): baselines.get(role, 0.0) for turn_id in values})
         advantages.append(group.map(partial(_beside, used)))
     return advantages, baselines
 

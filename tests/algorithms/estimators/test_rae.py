@@ -49,6 +49,15 @@ def test_games_are_told_apart_by_metadata() -> None:
     assert memory == pytest.approx({"rae/chess/w": 0.05, "rae/go/w": -0.05})
 
 
+def test_an_experts_episode_moves_no_baseline() -> None:
+    """It is compared with what the policy got: the baseline of white is 0.1 when it comes, and stays so."""
+    one, given = game("e0", {"w": 1.0}), game("e1", {"w": 3.0, "b": 0.5})
+    experts = given.group.episodes
+    both = Group("g", "row", (*one.group.episodes, *experts), demonstrations=experts)
+    advantages, memory = RAE.estimate([GroupReturns(both, {**one.returns, **given.returns})], {})
+    assert advantages[0]["e1"] == pytest.approx({"e1/w": 2.9, "e1/b": 0.5}) and memory == pytest.approx({"rae//w": 0.1})
+
+
 def test_the_order_of_finishing_changes_nothing() -> None:
     """Members count in the order of their ids, roles by themselves; turns without a return not at all."""
     one = game("e0", {"w": 1.0, "b": 0.0})
