@@ -1,12 +1,17 @@
 """The tables and the names: each rule is whole, and each name stands for what it says."""
 
 import inspect
-from typing import Any
+import re
+from collections.abc import Collection
+from pathlib import Path
+from typing import Any, get_args
 
 import pytest
 
 from ludus.algorithms import AlgorithmSettings, algorithm_of
 from ludus.algorithms.base import Rule
+from ludus.algorithms.estimators.group import Baseline
+from ludus.algorithms.own import OwnLossSettings
 from ludus.algorithms.table import CORRECTIONS, ESTIMATORS, LOSSES, NORMALISERS, PRESETS
 from ludus.errors import ConfigError
 
@@ -28,6 +33,21 @@ def test_a_rule_is_whole(name: str, rule: Rule) -> None:
     assert rule.formula_of(rule.settings.model_construct()).format(**dict.fromkeys(keywords, 0))
     assert rule.source and rule.settings.__doc__
     assert name.endswith(f".{rule.settings.model_fields['kind'].default}")
+
+
+def test_the_page_of_keys_names_every_kind() -> None:
+    """docs/configuration.md has those of the tables, and of what a baseline is and a loss of one's own may need."""
+    needs, _ = get_args(OwnLossSettings.model_fields["needs"].annotation)
+    named: dict[str, Collection[str]] = {
+        **TABLES,
+        "advantage.baseline": get_args(Baseline),
+        "loss.needs": get_args(needs),
+    }
+    page = (Path(__file__).parents[2] / "docs" / "configuration.md").read_text()
+    for key, kinds in named.items():
+        (row,) = re.findall(rf"^\| `algorithm\.{re.escape(key)}` .*$", page, re.MULTILINE)
+        values = re.split(r"(?<!\\)\|", row)[2]
+        assert set(re.findall(r"`(\w+)`", values)) == set(kinds), key
 
 
 @pytest.mark.parametrize("name", PRESETS)
