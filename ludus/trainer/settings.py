@@ -28,7 +28,8 @@ class OptimizerSettings(Settings):
     """Training steps, each of which has one learning rate however many minibatches it has; as in verl and AReaL."""
     decay: Literal["constant", "linear", "cosine"] = "constant"
     total_steps: int | None = Field(default=None, ge=1)
-    """Training steps after which a decaying learning rate reaches 0. None: those of the run."""
+    """Training steps after which a decaying learning rate reaches 0; those in which a critic warms up and the policy
+    waits are not among the policy's. None: those of the run."""
 
     def idle(self) -> Iterator[Idle]:
         if self.decay == "constant" and self.total_steps is not None:

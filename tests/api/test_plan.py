@@ -17,3 +17,5 @@ def test_rates_fall_over_the_steps_that_have_one() -> None:
     decays = ("trainer.optimizer.decay=linear", "critic.optimizer.decay=linear")
     ended = with_decay_end(load_config(None, ["algorithm.name=ppo", "critic.warmup_steps=20", *decays]), plan)
     assert (ended.trainer.optimizer.total_steps, ended.critic.optimizer.total_steps) == (60, 80)
+    given = ["algorithm.name=ppo", "critic.warmup_steps=20", decays[0], "trainer.optimizer.total_steps=60"]
+    assert with_decay_end(load_config(None, given), plan).trainer.optimizer.total_steps == 60  # counted likewise
