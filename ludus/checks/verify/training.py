@@ -93,7 +93,11 @@ class Gate:
         self._closed.unlink(missing_ok=True)
 
     def holds(self) -> bool:
-        if not self._closed.exists() or time.time() - self._closed.stat().st_mtime > HELD_S:
+        try:
+            closed_at = self._closed.stat().st_mtime
+        except FileNotFoundError:
+            return False
+        if time.time() - closed_at > HELD_S:
             return False
         self.reached.touch()
         return True
