@@ -84,7 +84,7 @@ def verify_replay(
 def _of_run(folder: Path) -> ReplayResult:
     """Of a run that was trained before, which may name its model from where the check is."""
     with tempfile.TemporaryDirectory(prefix="ludus-replay-") as scratch:
-        found = _replayed(Path.cwd(), folder, "name=whole", f"run_root={scratch}")
+        found = _replayed(Path.cwd(), folder, "name=whole", f"run_root={scratch}", is_of_check=False)
     return ReplayResult(
         run=str(folder),
         steps=found["steps"],
@@ -94,8 +94,8 @@ def _of_run(folder: Path) -> ReplayResult:
     )
 
 
-def _replayed(folder: Path, run: Path, *options: str) -> dict[str, Any]:
+def _replayed(folder: Path, run: Path, *options: str, is_of_check: bool = True) -> dict[str, Any]:
     """What the command says of itself."""
-    done = command_line(folder, "replay", str(run), *options, "--json")
+    done = command_line(folder, "replay", str(run), *options, "--json", is_of_check=is_of_check)
     found: dict[str, Any] = json.loads(done.splitlines()[-1])
     return found

@@ -142,9 +142,13 @@ class Training:
         return BackendError("\n".join([f"{words}:", *self.said.splitlines()[-12:]]))
 
 
-def command_line(folder: Path, *arguments: str) -> str:
-    """What `ludus ARGUMENTS` says in the folder. Raises BackendError if it fails."""
-    done = subprocess.run([*_LUDUS, *arguments], capture_output=True, text=True, cwd=folder, env=_environment())
+def command_line(folder: Path, *arguments: str, is_of_check: bool = True) -> str:
+    """What `ludus ARGUMENTS` says in the folder. is_of_check: of a run of the check, computed as all of them are.
+
+    Raises BackendError if it fails.
+    """
+    environment = _environment(is_of_check=is_of_check)
+    done = subprocess.run([*_LUDUS, *arguments], capture_output=True, text=True, cwd=folder, env=environment)
     if done.returncode != 0:
         last = "\n".join(f"{done.stdout}\n{done.stderr}".splitlines()[-12:])
         raise BackendError(f"ludus {arguments[0]} failed with exit code {done.returncode}:\n{last}")
@@ -164,11 +168,13 @@ def digest(run: Path, *, after_step: int = 0) -> str:
     return sums.hexdigest()
 
 
-def _environment() -> dict[str, str]:
+def _environment(*, is_of_check: bool = True) -> dict[str, str]:
     """The package must be found from the scratch folder as it is found here, and all runs of a check that are to be
-    equal compute with as many threads, whoever else is at work when one of them begins."""
+    equal compute with as many threads, whoever else is at work when one of them begins. A run that the check did not
+    begin has a number of its own in its record, and only the user may say otherwise."""
     paths = os.pathsep.join(path for path in (str(Path(__file__).parents[3]), os.environ.get("PYTHONPATH")) if path)
-    return {"OMP_NUM_THREADS": _num_threads(), **os.environ, "PYTHONPATH": paths}
+    threads = {"OMP_NUM_THREADS": _num_threads()} if is_of_check else {}
+    return {**threads, **os.environ, "PYTHONPATH": paths}
 
 
 @cache
