@@ -160,6 +160,7 @@ def _placed(folder: Path) -> dict[str, Any]:
         "trainer": {"ranks": 2, "optimizer": {"lr": 1e-4}},
         "rollout": {
             "max_head_offpolicyness": 0,
+            "episode_timeout_s": None,  # who waits for what was lost is not to be played again with another seed
             "agent": {"mode": "subproc", "workers": 2, "subproc_max_workers": 2},
         },
         "scheduler": {"max_restarts": 1000},

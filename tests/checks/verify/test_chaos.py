@@ -11,10 +11,12 @@ from pathlib import Path
 
 import pytest
 
+import ludus
 from ludus.checks.verify import chaos
 from ludus.checks.verify.chaos import _Disturbed as Disturbed
 from ludus.checks.verify.chaos import _unbalanced as unbalanced
 from ludus.checks.verify.chaos import verify_chaos
+from ludus.checks.verify.training import write_run
 from ludus.checks.verify.verdict import ignore
 from ludus.runs.store import RunStore
 from tests.runs.conftest import episode_of
@@ -68,3 +70,9 @@ def test_what_is_lost_is_counted(tmp_path: Path) -> None:
     ledger = {"sampled": 10, "trained": 6, "masked": {"aborted": 1}}
     (run.folder / "summary.json").write_text(json.dumps({"ledger": ledger}))
     assert unbalanced(run.folder) == 3
+
+
+def test_no_episode_is_over_because_what_it_waits_for_was_lost(tmp_path: Path) -> None:
+    """Restarts may take long on a busy machine; one that had timed out is played again, with another seed."""
+    write_run(tmp_path, tmp_path, 0, 1, chaos._placed(tmp_path))
+    assert ludus.load_config(tmp_path / "run.yaml").rollout.episode_timeout_s is None
