@@ -198,7 +198,7 @@ class _Disturbed:
         """Start the run until it has ended by itself."""
         num_in_vain, steps = 0, 0
         while True:
-            goes_on = ("--resume",) if (self.folder / "writer.lock").exists() else ()
+            goes_on = ("--resume",) if self.folder.is_dir() else ()
             training = Training(self._root, "disturbed", *goes_on, environment=self._clock.environment)
             self.num_starts += 1
             try:

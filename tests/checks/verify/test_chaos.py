@@ -7,7 +7,10 @@ import random
 import sqlite3
 import sys
 import tempfile
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from types import SimpleNamespace
+from typing import ClassVar
 
 import pytest
 
@@ -70,6 +73,32 @@ def test_what_is_lost_is_counted(tmp_path: Path) -> None:
     ledger = {"sampled": 10, "trained": 6, "masked": {"aborted": 1}}
     (run.folder / "summary.json").write_text(json.dumps({"ledger": ledger}))
     assert unbalanced(run.folder) == 3
+
+
+class Head:
+    """A start of the run that has ended by itself, with a summary."""
+
+    options: ClassVar[list[Sequence[str]]] = []
+    popen = SimpleNamespace(poll=lambda: 0, pid=0, returncode=0)
+
+    def __init__(self, folder: Path, name: str, *options: str, environment: Mapping[str, str]) -> None:
+        self.options.append(options)
+        (folder / "runs" / name).mkdir(parents=True, exist_ok=True)
+        (folder / "runs" / name / "summary.json").write_text('{"ledger": {}}')
+
+    def kill(self) -> None:
+        pass
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="what happens to processes are Linux's calls")
+def test_a_head_that_ended_before_its_record_was_whole_is_resumed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Killed between run.db and the lock of its writer, a run is refused if it is started anew."""
+    monkeypatch.setattr(chaos, "Training", Head)
+    for _ in range(2):
+        Disturbed(tmp_path, random.Random(0), [], ignore).play()
+    assert Head.options == [(), ("--resume",)]
 
 
 def test_no_episode_is_over_because_what_it_waits_for_was_lost(tmp_path: Path) -> None:
