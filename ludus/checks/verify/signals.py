@@ -14,7 +14,7 @@ import signal
 import subprocess
 import tempfile
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence, Set
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -63,11 +63,12 @@ class Case:
         return self.times == 2 and self.signal != signal.SIGHUP
 
     @property
-    def codes(self) -> tuple[int, ...]:
+    def codes(self) -> Set[int]:
         """With which it may leave. Who is done before the second signal comes leaves as after the first; a run whose
-        model is being written is done."""
+        model is being written is done; and one that is over hears nothing: the signal ends what is left of it."""
         once = 0 if self.phase == "export" or self.signal == signal.SIGINT else 128 + self.signal
-        return (130, once, 128 + self.signal) if self.is_at_once else (once,)
+        codes = {once} if self.times == 1 else {once, 128 + self.signal}
+        return codes | {130} if self.is_at_once else codes
 
 
 CASES = tuple(Case(phase, number, times) for phase in PHASES for number in END_SIGNALS for times in (1, 2))
