@@ -35,7 +35,10 @@ _LONGEST_S: Mapping[str, float] = {"stop": 12.0, "cut": 3.0, "disk": 3.0, "clock
 """A process that stands still is given up after eight seconds; one without a network or a disk soon fails."""
 _MOST_STARTS_WITHOUT_STEP = 8
 """So often a head may end without a step more before the check gives up: what happens to it takes steps back, too."""
-_AGAIN_S, _PATIENCE_S = 0.2, 600.0
+_STANDS_STILL_S = 1800.0
+"""So long a head may run without a step more. Where others keep a machine busy, a run needs minutes to begin, and to
+have its processes again."""
+_AGAIN_S = 0.2
 _POLL_S = 0.1
 _PHASE = "rollout"
 _LEARNED = ("rollout/reward", "rollout/reward_std", "train/grad_norm")
@@ -99,7 +102,6 @@ class PatientAgent:
         return rewards
 
     async def _ask(self, http_client: Any, base_url: str, messages: Sequence[Mapping[str, str]], *, key: str) -> Any:
-        give_up_at = time.monotonic() + _PATIENCE_S
         library: Any = importlib.import_module(type(http_client).__module__.partition(".")[0])  # httpx, or httpx2
         while True:
             with suppress(library.TransportError):
@@ -107,7 +109,7 @@ class PatientAgent:
                 answer = await http_client.post(
                     f"{base_url}/chat/completions", json=body, headers={"idempotency-key": key}
                 )
-                if not answer.is_server_error or time.monotonic() > give_up_at:
+                if not answer.is_server_error:
                     return answer.raise_for_status().json()
             await asyncio.sleep(_AGAIN_S)
 
@@ -202,11 +204,7 @@ class _Disturbed:
             training = Training(self._root, "disturbed", *goes_on, environment=self._clock.environment)
             self.num_starts += 1
             try:
-                while training.popen.poll() is None:
-                    if self._moments and self._trained_steps() >= self._moments[0]:
-                        self._disturb(training.popen.pid)
-                        self._moments.pop(0)
-                    time.sleep(_POLL_S)
+                self._disturb_until_end(training)
             finally:
                 training.kill()
             self._look()
@@ -231,35 +229,52 @@ class _Disturbed:
                 given.update(episode for group in batch["groups"] for episode in group["episodes"])
         return sum(count > 1 for count in given.values())
 
-    def _disturb(self, head: int) -> None:
+    def _disturb_until_end(self, training: Training) -> None:
+        """Have happen what is due until the head has ended. Raises BackendError if it comes no step further."""
+        step, since = self._trained_steps(), time.monotonic()
+        while training.popen.poll() is None:
+            if (now := self._trained_steps()) != step:
+                step, since = now, time.monotonic()
+            if time.monotonic() - since > _STANDS_STILL_S:
+                raise training.failed(f"the run has come no further than step {step} for {_STANDS_STILL_S:.0f} s")
+            if self._moments and step >= self._moments[0]:
+                self._disturb(training)
+            time.sleep(_POLL_S)
+
+    def _disturb(self, training: Training) -> None:
         """Have something happen to a process of the run, in some moment of the next second. It plays no further
         meanwhile than the step after the one that is due, or small runs would be over."""
-        with self._paced():
+        with self._paced(self._moments[0]):
             time.sleep(self._rng.random())
-            self._happen(head)
+            # to a process that has ended by itself meanwhile nothing happens; there will be another moment
+            with suppress(ProcessLookupError):
+                if training.popen.poll() is None:
+                    self._happen(training.popen.pid)
+                    self._moments.pop(0)
 
     def _happen(self, head: int) -> None:
+        """Raises ProcessLookupError if nobody is there any more whom it happens to."""
         name, pid = self._rng.choice(sorted(_processes(head), key=lambda each: each[0]))
-        kind = self._kinds.pop(0)
+        kind = self._kinds[0]
         for_s = self._rng.uniform(0.2, _LONGEST_S.get(kind, 0.2))
-        with suppress(ProcessLookupError, FileNotFoundError):  # it has ended by itself meanwhile
-            try:
-                self._faults[kind](pid, for_s)
-            except PermissionError:  # a container may keep descriptors of others to themselves
-                kind = "stop"
-                self._faults[kind](pid, for_s)
+        try:
+            self._faults[kind](pid, for_s)
+        except PermissionError:  # a container may keep descriptors of others to themselves
+            kind = "stop"
+            self._faults[kind](pid, for_s)
+        self._kinds.pop(0)
         name = "all" if kind == "clock" else name
         about = {"kind": kind, "process": name, "for_s": round(for_s, 1) if kind in _LONGEST_S else None}
         self.faults.append({**about, "after_step": self._trained_steps()})
         self._on_done(len(self.faults), self._total)
 
     @contextmanager
-    def _paced(self) -> Iterator[None]:
+    def _paced(self, due: int) -> Iterator[None]:
         over = threading.Event()
 
         def pace() -> None:
             while not over.wait(_POLL_S):
-                if self._trained_steps() > self._moments[0]:
+                if self._trained_steps() > due:
                     self._gate.close()
 
         pacing = threading.Thread(target=pace, name="pace", daemon=True)

@@ -42,13 +42,14 @@ def stop(pid: int, for_s: float) -> None:
     """It stands still for so long, and goes on if it is still there."""
     os.kill(pid, signal.SIGSTOP)
     time.sleep(for_s)
-    os.kill(pid, signal.SIGCONT)
+    with suppress(ProcessLookupError):
+        os.kill(pid, signal.SIGCONT)
 
 
 def cut(pid: int, for_s: float) -> None:
     """Every connection that it has, or makes, is shut down for so long. Raises PermissionError where none may be."""
     until = time.monotonic() + for_s
-    with closing(_PidFd(pid)) as process:
+    with closing(_PidFd(pid)) as process, suppress(ProcessLookupError, FileNotFoundError):  # it may end of it
         while time.monotonic() < until:
             for connection in process.connections():
                 with connection, suppress(OSError):
@@ -73,7 +74,8 @@ FAULTS: Mapping[str, Callable[[int, float], None]] = {
     "cut": cut,
     "disk": fill_disk,
 }
-"""By name; each is given a process and for how long, and returns when it is over."""
+"""By name; each is given a process and for how long, and returns when it is over. Raises ProcessLookupError if the
+process is not there when it begins."""
 
 
 class Clock:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import random
 import sqlite3
+import subprocess
 import sys
 import tempfile
 from collections.abc import Mapping, Sequence
@@ -21,6 +22,7 @@ from ludus.checks.verify.chaos import _unbalanced as unbalanced
 from ludus.checks.verify.chaos import verify_chaos
 from ludus.checks.verify.training import write_run
 from ludus.checks.verify.verdict import ignore
+from ludus.errors import BackendError
 from ludus.runs.store import RunStore
 from tests.runs.conftest import episode_of
 
@@ -89,6 +91,9 @@ class Head:
     def kill(self) -> None:
         pass
 
+    def failed(self, words: str) -> BackendError:
+        return BackendError(words)
+
 
 @pytest.mark.skipif(sys.platform != "linux", reason="what happens to processes are Linux's calls")
 def test_a_head_that_ended_before_its_record_was_whole_is_resumed(
@@ -96,9 +101,36 @@ def test_a_head_that_ended_before_its_record_was_whole_is_resumed(
 ) -> None:
     """Killed between run.db and the lock of its writer, a run is refused if it is started anew."""
     monkeypatch.setattr(chaos, "Training", Head)
+    monkeypatch.setattr(Head, "options", [])
     for _ in range(2):
         Disturbed(tmp_path, random.Random(0), [], ignore).play()
     assert Head.options == [(), ("--resume",)]
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="what happens to processes are Linux's calls")
+def test_a_process_that_is_not_there_is_not_counted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Something else happens in its place, later: to a head that has ended nothing does, nor to a process that ends as
+    it is chosen."""
+    run = Disturbed(tmp_path, random.Random(0), [0], ignore)
+    run._disturb(Head(tmp_path, "ended", environment={}))  # type: ignore[arg-type]
+    assert run.faults == [] and run._moments == [0]
+    ended = subprocess.Popen([sys.executable, "-c", ""])
+    ended.wait()
+    monkeypatch.setattr(chaos, "_processes", lambda _: [("worker-0", ended.pid)])
+    run._kinds = ["stop"]
+    monkeypatch.setattr(Head, "popen", SimpleNamespace(poll=lambda: None, pid=0))
+    run._disturb(Head(tmp_path, "runs", environment={}))  # type: ignore[arg-type]
+    assert run.faults == [] and run._moments == [0] and run._kinds == ["stop"]
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="what happens to processes are Linux's calls")
+def test_a_run_that_stands_still_is_given_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With its last lines."""
+    monkeypatch.setattr(chaos, "Training", Head)
+    monkeypatch.setattr(chaos, "_STANDS_STILL_S", 0.0)
+    monkeypatch.setattr(Head, "popen", SimpleNamespace(poll=lambda: None, pid=0))
+    with pytest.raises(BackendError, match="no further than step 0 for 0 s"):
+        Disturbed(tmp_path, random.Random(0), [], ignore).play()
 
 
 def test_no_episode_is_over_because_what_it_waits_for_was_lost(tmp_path: Path) -> None:

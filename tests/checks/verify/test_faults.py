@@ -110,3 +110,21 @@ def test_children_are_found() -> None:
         found = list(descendants(process.pid))
         kill(child, 0.0)
         assert found == [child]
+
+
+def test_a_process_may_end_of_what_happens_to_it() -> None:
+    """Killed while it stands still or has no network, by whoever gave it up: that happened, and is no error. Who is not
+    there before is one."""
+
+    def end(process: subprocess.Popen[bytes]) -> None:
+        process.kill()
+        process.wait()
+
+    for fault in (stop, cut):
+        process = subprocess.Popen([sys.executable, "-c", TICKS], stdout=subprocess.DEVNULL)
+        ending = threading.Timer(0.1, end, (process,))
+        ending.start()
+        fault(process.pid, 0.5)
+        ending.join()
+        with pytest.raises(ProcessLookupError):
+            fault(process.pid, 0.0)
