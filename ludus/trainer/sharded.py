@@ -172,7 +172,10 @@ class ShardedTrainer:
         self._command("forget")
 
     def save(self, folder: Path) -> None:
-        """As `ModelTrainer.save`; every rank writes its file. Raises UserError if they did not meet in one folder."""
+        """As `ModelTrainer.save`; every rank writes its file.
+
+        Raises UserError if they did not meet in one folder, OSError if the disk of one of them refuses.
+        """
         self._command("save", {"folder": str(folder.resolve())})
         for state in (folder, folder / CRITIC_FOLDER):
             if state.is_dir():
@@ -222,7 +225,7 @@ class ShardedTrainer:
                 if what not in _BY_ONESELF:
                     return execute_command(self._trainer, self._ranks, commands[0])
                 return self._by_oneself(commands[0])
-            except UserError as error:
+            except (UserError, OSError) as error:
                 if what not in _BY_ONESELF:
                     self._failure = f"the trainer's ranks are out of step after {what!r} failed: {error}"
                 raise
@@ -240,14 +243,15 @@ class ShardedTrainer:
     def _by_oneself(self, command: dict[str, Any]) -> Any:
         try:
             result, refusal = execute_command(self._trainer, self._ranks, command), None
-        except UserError as error:
+        except (UserError, OSError) as error:
             result, refusal = None, error
         answers = [self._ranks.receive(rank) for rank in range(1, self._ranks.size)]
         if refusal is not None:
             raise refusal
         for rank, answer in enumerate(answers, start=1):
             if answer is not None:
-                raise UserError(f"rank {rank} of the trainer: {answer}")
+                error_type = UserError if answer["is_user_error"] else OSError
+                raise error_type(f"rank {rank} of the trainer: {answer['said']}")
         return result
 
 
@@ -275,8 +279,8 @@ def _follow_commands(trainer: ModelTrainer, ranks: TorchRanks) -> None:
         refusal = None
         try:
             execute_command(trainer, ranks, command)
-        except UserError as error:
-            refusal = str(error)
+        except (UserError, OSError) as error:
+            refusal = {"said": str(error), "is_user_error": isinstance(error, UserError)}
         ranks.send(0, refusal)
     ranks.close()
 

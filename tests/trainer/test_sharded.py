@@ -461,6 +461,24 @@ def test_what_cannot_be_done_is_refused_by_all(team: Team, tiny_model_folder: Pa
             trainer.configure(lr=1e-3, algorithm=AlgorithmSettings(kl={"beta": 0.1}))
 
 
+@pytest.mark.parametrize("rank", [0, 1])
+def test_a_disk_that_refuses_one_rank_ends_none(team: Team, tiny_model_folder: Path, tmp_path: Path, rank: int) -> None:
+    """The error says what was refused to whom; once it no longer is, the next checkpoint is whole."""
+    part = tmp_path / f"trainer-0000{rank + 1}-of-00002.safetensors"
+    with sharded(team, tiny_model_folder, 2) as trainer:
+        trainer.train_batch(batch())
+        part.mkdir()
+        with pytest.raises(OSError) as refused:
+            trainer.save(tmp_path)
+        assert str(refused.value).startswith("rank 1 of the trainer: ") == bool(rank)
+        part.rmdir()
+        trainer.save(tmp_path)
+        expected = weights(trainer)
+        trainer.train_batch(batch())
+        trainer.load(tmp_path)
+        assert relative_difference(weights(trainer), expected) == 0
+
+
 def test_a_lost_rank_ends_the_training(team: Team, tiny_model_folder: Path) -> None:
     """Whoever is killed in the middle is noticed at once; the error says how to go on, and nothing hangs."""
     with sharded(team, tiny_model_folder, 2) as trainer:
