@@ -42,6 +42,7 @@ from ludus.loop.trainer_thread import TrainerThread
 from ludus.rollout.groups import TakenGroups
 from ludus.runs.folder import read_config
 from ludus.runs.metrics import Metrics, merge_means
+from ludus.runs.store import RunStore
 
 ALL = 10**9
 """Checkpoints to keep where the user alone deletes them."""
@@ -70,7 +71,7 @@ class HostedModel:
         Raises UserError if its folder belongs to a model with another base, or is being written by another process.
         """
         check_base(config.folder, config.model.path)
-        found, goes_on = whole_checkpoint(config.folder / "checkpoints"), (config.folder / "run.db").exists()
+        found, goes_on = whole_checkpoint(config.folder / "checkpoints"), RunStore.is_there(config.folder)
         config = planned(settled(config, goes_on=goes_on))
         run = await stack.enter_async_context(open_run(config, found, goes_on=goes_on, text=config.to_yaml()))
         work = stack.enter_context(TrainerThread("trainer"))
@@ -217,7 +218,7 @@ def fork_checkpoint(source: Path, folder: Path, base_model: str, *, not_after_st
     The model's own account begins with it. not_after_step: None: the newest. Raises UserError if there is none, if the
     base is another, or if the model was opened before.
     """
-    if (folder / "run.db").exists() or trained_steps(folder):
+    if RunStore.is_there(folder) or trained_steps(folder):
         raise UserError(f"{folder.name!r} has begun already; fork into a new name, before the model is registered")
     check_base(source, base_model)
     there = checkpoints(source / "checkpoints")

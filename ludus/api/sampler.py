@@ -220,7 +220,7 @@ class RunSampler:
         with self._opening_store:
             if self._store is None:
                 folder, text = self._run / FOLDER, config_text(self._run)
-                is_there = folder.is_dir() and RunStore.has_begun(folder)
+                is_there = RunStore.is_there(folder)
                 store = RunStore.open(folder) if is_there else RunStore.create(self._run, FOLDER, text)
                 _ = store.journal  # which makes this process its writer
                 self._store = store

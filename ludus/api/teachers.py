@@ -22,6 +22,7 @@ from ludus.loop.checkpoint import Checkpoint, whole_checkpoint
 from ludus.models.settings import ModelSettings
 from ludus.rollout.mixture import Source, row_named
 from ludus.runs.folder import read_config, trained_model
+from ludus.runs.store import RunStore
 from ludus.teachers.base import Scorer
 from ludus.teachers.engine import EngineScorer
 from ludus.teachers.hints import Hints
@@ -88,7 +89,7 @@ async def _servers(settings: ServerTeacherSettings, tokenizer: Tokenizer) -> Eng
 def _loaded(settings: ModelTeacherSettings, local: LocalModel) -> Scorer:
     model = ModelSettings(path=settings.path, dtype=settings.dtype, device=settings.device)
     folder, found = Path(settings.path).expanduser(), None
-    if (folder / "run.db").is_file():
+    if RunStore.is_there(folder):
         path, found = _of_run(folder)
         model = model.model_copy(update=path)
     return _scorer_of(model, found, local, settings.row_tokens)

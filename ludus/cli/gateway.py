@@ -106,7 +106,7 @@ async def _serve(
     address: without a key one is made.
     """
     check_trackers(config.trackers)
-    is_there = (folder / "run.db").exists()
+    is_there = RunStore.is_there(folder)
     async with opening as recorder:
         store = RunStore.open(folder) if is_there else RunStore.create(folder.parent, folder.name, config.to_yaml())
         with store, open_trackers(config.trackers, folder.name, store.folder):

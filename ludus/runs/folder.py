@@ -20,9 +20,17 @@ from ludus.settings import read_yaml
 
 logger = logging.getLogger(__name__)
 
+LOCK = "writer.lock"
+"""Held by the process that writes the run."""
+
 _CHECKSUM = "# CRC-32 of the lines below: "
 """Begins config.yaml: half of it would be a configuration, too. Who edits the file takes the line away."""
 _FIRST_LINE = re.compile(rf"{_CHECKSUM}([0-9a-f]{{8}})\n".encode())
+
+
+def is_begun(folder: Path) -> bool:
+    """Somebody wrote the run; its run.db was there before that."""
+    return any((folder / name).is_file() for name in (LOCK, "metrics.jsonl"))
 
 
 def write_config(folder: Path, text: str) -> None:

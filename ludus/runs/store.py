@@ -33,7 +33,7 @@ from ludus.processes.files import OWNER_ALONE, hold, set_aside, write_whole
 from ludus.runs import records
 from ludus.runs.codec import FORMAT, decode_episode, encode_episode
 from ludus.runs.failures import KINDS, Failure, Failures
-from ludus.runs.folder import config_text, read_config, read_metrics, read_summary, write_config
+from ludus.runs.folder import LOCK, config_text, is_begun, read_config, read_metrics, read_summary, write_config
 from ludus.runs.journal import Journal, Unfinished, discard, left_behind, read_unfinished
 from ludus.runs.metrics import Metrics
 from ludus.runs.records import FinishedEpisode
@@ -42,7 +42,6 @@ from ludus.types import Episode, Outcome
 
 logger = logging.getLogger(__name__)
 
-_LOCK = "writer.lock"
 _MOST_VALUES = 500  # of one statement; SQLite takes some thousands
 
 Credit = Mapping[str, float | str]
@@ -86,7 +85,7 @@ class RunStore(AbstractContextManager["RunStore"]):
         """
         folder = Path(folder)
         cls.check_there(folder)
-        store = cls(folder, is_begun=_is_begun(folder))
+        store = cls(folder, is_begun=is_begun(folder))
         if left_behind(folder) and store._records.damage is None and os.access(folder, os.W_OK):
             with suppress(UserError):  # another process writes the run, and has done so before
                 store._become_writer()
@@ -101,7 +100,7 @@ class RunStore(AbstractContextManager["RunStore"]):
         """
         folder = Path(folder)
         cls.check_there(folder)
-        store = cls(folder, is_begun=_is_begun(folder), reads_only=True, checks=checks)
+        store = cls(folder, is_begun=is_begun(folder), reads_only=True, checks=checks)
         if checks:
             store._warn_of_damages()
         return store
@@ -137,9 +136,14 @@ class RunStore(AbstractContextManager["RunStore"]):
         return store
 
     @staticmethod
+    def is_there(folder: Path) -> bool:
+        """Whether there is a run in the folder, whatever it has lost since; `create` refuses it then."""
+        return (folder / records.NAME).is_file() or is_begun(folder)
+
+    @staticmethod
     def check_there(folder: Path) -> None:
         """Raises UserError if there is no run in the folder, naming those beside it."""
-        if not ((folder / records.NAME).is_file() or _is_begun(folder)):
+        if not RunStore.is_there(folder):
             found = "is not there" if not folder.exists() else f"holds no {records.NAME}"
             near = sorted(path.parent.name for path in folder.parent.glob(f"*/{records.NAME}"))
             known = f"; runs beside it: {', '.join(near)}" if near else ""
@@ -149,7 +153,7 @@ class RunStore(AbstractContextManager["RunStore"]):
     def check_free(root: Path | str, name: str) -> None:
         """Raises UserError if there is a run `root/name`."""
         folder = Path(root) / name
-        if (folder / records.NAME).exists() or _is_begun(folder):
+        if RunStore.is_there(folder):
             state = "finished" if (folder / "summary.json").exists() else "begun"
             raise UserError(
                 f"a run named {name!r} was already {state} in {str(folder)!r}; "
@@ -159,8 +163,7 @@ class RunStore(AbstractContextManager["RunStore"]):
     @staticmethod
     def has_begun(folder: Path) -> bool:
         """Whether there is something to go on from, or was: a start that failed leaves logs of its processes alone."""
-        found = (folder / records.NAME).exists() or _is_begun(folder) or any((folder / "checkpoints").glob("*"))
-        return found or not folder.is_dir()
+        return RunStore.is_there(folder) or any((folder / "checkpoints").glob("*")) or not folder.is_dir()
 
     def __repr__(self) -> str:
         return f"RunStore({str(self.folder)!r}, episodes={self.num_episodes})"
@@ -414,7 +417,7 @@ class RunStore(AbstractContextManager["RunStore"]):
         if self._writer_lock is not None:
             return
         with _explained(self.folder, "lock the run for writing"):
-            self._writer_lock = hold(self.folder / _LOCK)
+            self._writer_lock = hold(self.folder / LOCK)
         if self._writer_lock is None:
             raise UserError(
                 f"another process is writing the run {str(self.folder)!r}, or this one is already, as in a notebook's "
@@ -461,11 +464,6 @@ def _broken_off(found: Unfinished) -> Episode:
         finished_at=record.turns[-1].finished_at,
         is_eval=info.get("is_eval", False),
     )
-
-
-def _is_begun(folder: Path) -> bool:
-    """Somebody wrote the run; its run.db was there before that."""
-    return any((folder / name).is_file() for name in (_LOCK, "metrics.jsonl"))
 
 
 def _connect(folder: Path, *, is_begun: bool, reads_only: bool = False, checks: bool = True) -> records.Records:

@@ -64,3 +64,26 @@ def test_it_goes_on_where_it_was(tiny_model_folder: Path, tmp_path: Path) -> Non
 
     asyncio.run(main())
     assert told == [(1, 2), (2, 2)] * 2
+
+
+def test_a_record_that_is_gone_does_not_end_a_model(tiny_model_folder: Path, tmp_path: Path) -> None:
+    """It goes on from its checkpoint, as a run that is resumed does; what is lost is what was in the file."""
+    config = config_of(tmp_path, tiny_model_folder, "one")
+
+    async def opened(*, is_trained: bool) -> tuple[int, Any]:
+        async with AsyncExitStack() as stack:
+            model = await HostedModel.open(config, stack)
+            if is_trained:
+                settings, rates = SftSettings(batch_size=2), lambda num_batches: [1e-2] * num_batches
+                await model.train_supervised(ROWS, settings, rates, seed=1, on_batch=lambda *_: None)
+                await model.save()
+            return model.step, await model.run.engine.score(PROBE)
+
+    before = asyncio.run(opened(is_trained=True))
+    (config.folder / "run.db").unlink()
+    assert asyncio.run(opened(is_trained=False)) == before and before[0] == 1
+    begun = tmp_path / "begun"
+    begun.mkdir()
+    (begun / "writer.lock").touch()
+    with pytest.raises(UserError, match="has begun already"):
+        fork_checkpoint(config.folder, begun, str(tiny_model_folder), not_after_step=None)

@@ -133,6 +133,7 @@ def test_another_run_teaches(tiny_model_folder: Path, teacher_folder: Path, tmp_
     first = tmp_path / "first"
     ended = train(make_config(first / "model", tmp_path, teacher=model_teacher(first), name="second"))
     assert abs(ended.kl[0]) < 1e-5
+    (first / "run.db").unlink()  # nobody needs its episodes
     kept = first.rename(tmp_path / "moved") / "model"
     model = kept.rename(tmp_path / "model")
     broken_off = train(make_config(model, tmp_path, teacher=model_teacher(tmp_path / "moved"), name="third"))

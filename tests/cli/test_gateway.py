@@ -64,29 +64,32 @@ def test_other_machines_need_a_key(tiny_model_folder: Path, ludus: Any, options:
 
 
 def test_a_vllm_server_is_recorded_without_torch(tokenizer_folder: Path, tmp_path: Path) -> None:
-    """`--engine vllm` samples over a server's interface: a folder with a tokenizer is enough, torch is not loaded."""
+    """`--engine vllm` samples over a server's interface: a folder with a tokenizer is enough, torch is not loaded. It
+    records into a folder again whose run.db is gone."""
     tokenizer = Tokenizer.load(tokenizer_folder)
     blocked = "import sys; sys.modules['torch'] = None; sys.modules['transformers'] = None; "
     run = f"{blocked}from ludus.cli.app import run; sys.exit(run(sys.argv[1:]))"
     with serving(StandIn(lambda _: "Blue.", tokenizer)) as url:
         command = [sys.executable, "-c", run, "gateway", str(tokenizer_folder), "--engine", "vllm", "--url", url]
-        server = subprocess.Popen(
-            [*command, "--port", "0"], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=tmp_path
-        )
-        try:
-            assert server.stdout is not None
-            found = re.search(r"http://\S+/v1", server.stdout.readline() + server.stdout.readline())
-            assert found is not None, server.communicate()
-            body = {"messages": [{"role": "user", "content": "Which colour?"}], "logprobs": True}
-            answer = httpx.post(f"{found[0]}/chat/completions", json=body).json()
-            assert answer["choices"][0]["message"]["content"] == "Blue."
-            assert len(answer["choices"][0]["logprobs"]["content"]) == answer["usage"]["completion_tokens"]
-            server.send_signal(signal.SIGINT)
-            assert "recorded 1 sessions, 1 turns" in server.communicate(timeout=30)[0]
-        finally:
-            server.kill()
-            server.wait()
-            server.stdout.close()
+        command += ["--port", "0", "--into", str(tmp_path / "run")]
+        for _ in range(2):
+            server = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+            try:
+                assert server.stdout is not None
+                said = iter(server.stdout.readline, "")
+                found = next((found for line in said if (found := re.search(r"http://\S+/v1", line))), None)
+                assert found is not None, server.communicate()
+                body = {"messages": [{"role": "user", "content": "Which colour?"}], "logprobs": True}
+                answer = httpx.post(f"{found[0]}/chat/completions", json=body).json()
+                assert answer["choices"][0]["message"]["content"] == "Blue."
+                assert len(answer["choices"][0]["logprobs"]["content"]) == answer["usage"]["completion_tokens"]
+                server.send_signal(signal.SIGINT)
+                assert "recorded 1 sessions, 1 turns" in server.communicate(timeout=30)[0]
+            finally:
+                server.kill()
+                server.wait()
+                server.stdout.close()
+            (tmp_path / "run" / "run.db").unlink()
 
 
 def test_a_vllm_server_needs_its_url(tokenizer_folder: Path, ludus: Callable[..., Any]) -> None:

@@ -11,10 +11,9 @@ from pathlib import Path
 from typing import Any
 
 from ludus.errors import UserError
-from ludus.runs.folder import metrics_of, read_summary
+from ludus.runs.folder import LOCK, metrics_of, read_summary
 from ludus.runs.watch.locks import is_held
 
-_LOCK = "writer.lock"
 _LAST_BYTES = 2**16  # some dozens of lines: of what is not in them the list says nothing
 
 
@@ -39,11 +38,11 @@ def outline(folder: Path, run_id: str) -> dict[str, Any]:
 def state_of(folder: Path) -> str:
     """`running`, `finished`, `interrupted`, or `unknown` of what nobody ever wrote here."""
     with suppress(UserError):
-        if read_summary(folder) is not None and not is_held(folder / _LOCK):
+        if read_summary(folder) is not None and not is_held(folder / LOCK):
             return "finished"
-    if is_held(folder / _LOCK):
+    if is_held(folder / LOCK):
         return "running"
-    return "interrupted" if (folder / _LOCK).exists() else "unknown"
+    return "interrupted" if (folder / LOCK).exists() else "unknown"
 
 
 def _last_numbers(path: Path) -> dict[str, Any]:
