@@ -5,6 +5,7 @@ Knows: which part is built from which settings.  Knows not: how any part works.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import replace
@@ -272,12 +273,14 @@ def _fingerprints(sources: Sequence[Source]) -> dict[str, Fingerprint]:
     return {source.name: Fingerprint.of(source.rows) for source in sources}
 
 
-def _recall(store: RunStore, start: RunProgress, episode_id: str) -> Recall | None:
-    """What was sampled for an episode after the account of the checkpoint was closed. None: nothing was.
+def _recall(store: RunStore, start: RunProgress, episode_id: str) -> Recall:
+    """What was sampled for an episode, in any attempt, after the account of the checkpoint was closed.
 
-    What later weights sampled is left out: they were lost with the steps that made them. So are episodes that failed,
-    which the ledger may know already.
+    What later weights sampled is left out: they were lost with the steps that made them. So is what attempts were
+    given that failed or were lost, which the ledger may know already.
     """
-    found = store.find_episode(episode_id, after=start.num_accounted)
-    is_wanted = found is not None and found.outcome.kind in ("ok", "truncated", "cancelled")
-    return Recall(found.session, newest=start.step) if found is not None and is_wanted else None
+    recall = Recall(newest=start.step)
+    for episode in store.attempts(re.sub(r"-r\d+$", "", episode_id), after=start.num_accounted):
+        is_given = episode.outcome.kind in ("ok", "truncated", "cancelled")
+        (recall.add if is_given else recall.drop)(episode.session)
+    return recall

@@ -253,11 +253,17 @@ class RunStore(AbstractContextManager["RunStore"]):
             raise UserError(f"the run {self.name!r} holds no episode {episode_id!r}")
         return found
 
-    def find_episode(self, episode_id: str, *, after: int = 0) -> Episode | None:
-        """The last episode with this id. None: there is none. after: so many of the record are passed over."""
-        sql = "SELECT record FROM episodes WHERE id = ? AND num > ? ORDER BY num DESC LIMIT 1"
-        rows = self.rows(sql, (episode_id, after))
+    def find_episode(self, episode_id: str) -> Episode | None:
+        """The last episode with this id. None: there is none."""
+        rows = self.rows("SELECT record FROM episodes WHERE id = ? ORDER BY num DESC LIMIT 1", (episode_id,))
         return decode_episode(*rows[0]) if rows else None
+
+    def attempts(self, episode_id: str, *, after: int) -> list[Episode]:
+        """Those with this id or played in its place (`-r1`), in order. after: so many of the record are passed over."""
+        # the plus has SQLite look for the ids, not through all that was added since
+        sql = "SELECT record FROM episodes WHERE (id = ? OR id > ? AND id < ?) AND +num > ? ORDER BY num"
+        rows = self.rows(sql, (episode_id, f"{episode_id}-r", f"{episode_id}-s", after))
+        return [decode_episode(*row) for row in rows]
 
     def episode_at(self, num: int) -> Episode:
         """The episode with this number in the order of their adding. Raises UserError if there is none."""
