@@ -56,17 +56,15 @@ class RetryCache(Generic[LedTo]):
         if request.retry_key is not None:
             self._entries[request.retry_key] = _Entry(request.messages, _digest_of_rest(request), led_to)
 
-    def replace(self, request: ChatRequest, old: LedTo, new: LedTo | None) -> None:
-        """The request that stood at `old` now stands at `new`; nothing happens if it was entered anew meanwhile.
+    def replace(self, request: ChatRequest, led_to: LedTo | None) -> None:
+        """What was entered leads to this from now on.
 
-        new: None: it cannot be given again (it was aborted or failed), and the next request with the key starts anew.
+        None: it cannot be given again (it was aborted or failed), and the next request with the key starts anew.
         """
-        entry = self._entries.get(str(request.retry_key))
-        if entry is not None and entry.led_to is old:
-            if new is None:
-                del self._entries[str(request.retry_key)]
-            else:
-                entry.led_to = new
+        if request.retry_key is not None and led_to is None:
+            del self._entries[request.retry_key]
+        elif request.retry_key is not None and led_to is not None:
+            self._entries[request.retry_key].led_to = led_to
 
 
 def _digest_of_rest(request: ChatRequest) -> bytes:

@@ -146,13 +146,17 @@ class Session:
             pins = {name: getattr(self.sampling, name) for name in pinned}
             request = replace(request, sampling=replace(request.sampling, **pins))
         try:
-            with self._lock:
-                found = self._find_or_start(self._resolver.resolve(request))
-                if isinstance(found, tuple):
-                    self._replay(found, on_start, on_delta)
-                    return found
-                listener = found.join(on_start, on_delta, is_live=is_live)
-            return await self._attend(found, listener)
+            while True:
+                with self._lock:
+                    found = self._find_or_start(self._resolver.resolve(request))
+                    if isinstance(found, tuple):
+                        self._replay(found, on_start, on_delta)
+                        return found
+                    is_left = found.stop_cause == "client_cancel"
+                    listener = found.join() if is_left else found.join(on_start, on_delta, is_live=is_live)
+                if not is_left:
+                    return await self._attend(found, listener)
+                await listener.settled.wait()  # its client has left: it ends soon, and may be whole all the same
         except AgentError as error:
             with self._lock:
                 self._refused[error.code] += 1
@@ -250,8 +254,6 @@ class Session:
                 cancelled = error
                 with self._lock:
                     is_last = completion.leave(listener)
-                    if is_last:
-                        self._retries.replace(completion.request, completion, None)
                 if not is_last:
                     raise
         if cancelled is not None:
@@ -358,7 +360,7 @@ class Session:
                 completion.error = self._reason_of_abort(completion)
             completion.settle()
             is_whole = not aborted and completion.error is None
-            self._retries.replace(completion.request, completion, completion.turns if is_whole else None)
+            self._retries.replace(completion.request, completion.turns if is_whole else None)
 
     def _reason_of_abort(self, completion: Completion) -> AgentError | None:
         """Which limit ended the completion. None: the engine, or the one who waited for it, did."""

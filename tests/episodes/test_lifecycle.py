@@ -13,7 +13,10 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from ludus.engines.scripted import ScriptedEngine
 from ludus.episodes.limits import Limits
+from ludus.episodes.recorder import Recorder
+from ludus.episodes.spec import SessionSpec
 from ludus.errors import AgentError, BackendError
 from ludus.text.parsers.base import Delta, collect
 from ludus.types import ChatRequest, Sampling
@@ -131,6 +134,34 @@ def test_retry_after_leaving_samples_anew(set_table: SetTable) -> None:
 
     asyncio.run(play())
     assert [turn.sampled.stop_reason for turn in table.session.snapshot().turns] == ["abort", "stop"]
+
+
+class _TooLate(ScriptedEngine):
+    """Its answers are as good as done whenever it is asked to abort them."""
+
+    async def abort(self, call_id: str) -> None: ...
+
+
+@pytest.mark.parametrize("waits", [True, False])
+def test_an_answer_that_came_whole_is_its_retrys(set_table: SetTable, waits: bool) -> None:
+    """A connection may break in the last step of an answer: nobody samples it again, and it is recorded once."""
+    text = set_table([]).text
+    engine = _TooLate([LONG], text.tokenizer)
+    session = Recorder(engine, text).open(SessionSpec("session"))
+    heard: list[Delta] = []
+
+    async def play() -> None:
+        began, on_delta = first_delta()
+        first = asyncio.create_task(session.complete(keyed("k"), on_delta))
+        await began.wait()
+        first.cancel()
+        await asyncio.wait([first], timeout=None if waits else 0)
+        assert first.done() is waits
+        (turn,) = await session.complete(keyed("k"), lambda idx, delta: heard.append(delta))
+        assert session.snapshot().turns == (turn,) and first.cancelled()
+
+    asyncio.run(play())
+    assert collect(heard).content == LONG and len(engine.calls) == 1
 
 
 def test_key_with_another_body_is_refused(set_table: SetTable) -> None:

@@ -29,15 +29,11 @@ def test_another_body_is_a_mismatch() -> None:
         book.find(request("b"))
 
 
-def test_only_the_present_outcome_is_replaced_or_forgotten() -> None:
-    """A late end of an old attempt does not touch the attempt that took its place."""
-    book: RetryCache[object] = RetryCache()
-    old, new, end = object(), object(), object()
-    book.enter(request("a"), old)
-    book.replace(request("a"), old, None)
-    book.enter(request("a"), new)
-    book.replace(request("a"), old, end)
-    book.replace(request("a"), old, None)
-    assert book.find(request("a")) is new
-    book.replace(request("a"), new, end)
-    assert book.find(request("a")) is end
+def test_an_outcome_takes_the_place_of_another_or_is_forgotten() -> None:
+    """First the completion, then its turns; of one that was broken off nothing is known any more."""
+    book: RetryCache[str] = RetryCache()
+    for sent, led_to in ((request("a"), "turns"), (request("b", "other"), None), (request("c", None), "turns")):
+        book.enter(sent, "completion")
+        book.replace(sent, led_to)
+    assert book.find(request("a")) == "turns"
+    assert book.find(request("other body", "other")) is None
