@@ -2,7 +2,7 @@
 
 Knows: the store, the order of things.  Knows not: HTTP, what a job does; its job runner does.
 Invariants: jobs run in the order in which they were submitted, one at a time, because they share one device; a job
-that changed the weights before its server ended is not done again; one that ends its server again and again fails.
+that changed the weights before its server ended is not done again; one that kills its server again and again fails.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import suppress
 from typing import Any, Protocol
 
 from ludus.cluster.serve.store import BegunJob, JobStore
@@ -19,7 +20,7 @@ from ludus.processes.notifier import Notifier
 
 logger = logging.getLogger(__name__)
 
-MOST_ATTEMPTS = 3  # a job that ended its server twice may have been unlucky; one that did so three times was not
+MOST_ATTEMPTS = 3  # a job that killed its server twice may have been unlucky; one that did so three times was not
 SECONDS_BETWEEN_TRIES = 5.0  # a person who frees disk space needs longer; one who waits for us not much
 ReportProgress = Callable[[Mapping[str, Any]], None]
 """Reports how far a job is, from any thread."""
@@ -109,6 +110,10 @@ class Jobs:
         logger.info("job.started id=%s kind=%s attempt=%d", job.id, job.kind, job.num_begun)
         try:
             result = await self._result(job)
+        except asyncio.CancelledError:
+            with suppress(BackendError):  # a disk that is full: it counts, then
+                self.store.give_back(job.id)
+            raise
         except Exception as error:  # the boundary of a job: whatever it was, the next one is done
             is_ours = not isinstance(error, LudusError)
             logger.warning("job.failed id=%s error=%s", job.id, error, exc_info=is_ours)
@@ -121,8 +126,8 @@ class Jobs:
     async def _result(self, job: BegunJob) -> Mapping[str, Any]:
         if job.num_begun > MOST_ATTEMPTS:
             raise BackendError(
-                f"the server ended {MOST_ATTEMPTS} times while it worked on this job, perhaps because memory ran out; "
-                "its log says more. Submit less at once"
+                f"the server was killed {MOST_ATTEMPTS} times while it worked on this job, perhaps because memory ran "
+                "out; its log says more. Submit less at once"
             )
         model = self.store.model(job.project, job.model)
         step = await self._job_runner.step(model)

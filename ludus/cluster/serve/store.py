@@ -79,7 +79,7 @@ class BegunJob:
     base_step: int | None
     """The model's step when the job was begun for the first time. None: that is now."""
     num_begun: int
-    """Times that it was begun, this one included; more than 1 where a server ended while it ran."""
+    """Times that it was begun, this one included; more than 1 where a server was killed while it ran."""
 
 
 class JobStore(AbstractContextManager["JobStore"]):
@@ -213,6 +213,11 @@ class JobStore(AbstractContextManager["JobStore"]):
             ).fetchone()
             _add_event(db, job_id, "started", {"attempt": num_begun})
         return BegunJob(job_id, project, model, kind, json.loads(zlib.decompress(packed)), base_step, num_begun)
+
+    def give_back(self, job_id: str) -> None:
+        """Its server is told to end: that it was begun this time does not count."""
+        with self._transaction() as db:
+            db.execute("UPDATE jobs SET num_begun = num_begun - 1 WHERE id = ?", (job_id,))
 
     def set_base_step(self, job_id: str, step: int) -> None:
         """What the model's step is before the job changes anything; durable when it returns."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import threading
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import Any
@@ -86,6 +87,27 @@ def test_a_job_that_ends_its_server_again_and_again_fails(tmp_path: Path) -> Non
         error = store.job(deadly).error
         assert error is not None and error.type == "backend_error" and "3 times" in error.message
         assert job_runner.done == ["other"]
+
+
+def test_a_server_that_is_told_to_end_is_no_fault_of_its_job(tmp_path: Path) -> None:
+    """However often it was: a long job is done in the end."""
+
+    async def told_to_end(jobs: Jobs) -> None:
+        work = asyncio.create_task(jobs.work())
+        await asyncio.to_thread(job_runner.is_running.wait)
+        work.cancel()
+        job_runner.gate.set()
+        with contextlib.suppress(asyncio.CancelledError):
+            await work
+
+    with JobStore(tmp_path) as store:
+        job = submit(Jobs(store, ScriptedWorkshop()), name="long")
+        for _ in range(MOST_ATTEMPTS):
+            job_runner = ScriptedWorkshop(gate=threading.Event())
+            asyncio.run(told_to_end(Jobs(store, job_runner)))
+            assert store.job(job).state == "running" and not job_runner.done
+        asyncio.run(ended(Jobs(store, ScriptedWorkshop()), job))
+        assert store.job(job).state == "succeeded"
 
 
 @pytest.mark.parametrize(
