@@ -35,7 +35,7 @@ GRACE_S = 10.0
 NUM_LAST_LINES = 20
 # What happened more than an hour ago is not held against a process: in a run of weeks every node fails once.
 RESTARTS_WITHIN_S = 3600.0
-_EXIT_USER = 2  # as the command line says it: settings or files need a change, and no restart helps
+_EXIT_USER = 2  # as the command line says it: settings or files need a change
 
 OnJoin = Callable[[Registered], Coroutine[Any, Any, None]]
 OnLost = Callable[[str, int], Awaitable[None]]
@@ -301,7 +301,7 @@ class Supervisor:
         await asyncio.to_thread(supervised.process.stop, 0)
         now = self._clock.now()
         recent = [at for at in supervised.restarted_at if now - at < policy.restarts_within_s]
-        if status == _EXIT_USER or not supervised.was_ready or len(recent) >= policy.max_restarts:
+        if not supervised.was_ready or len(recent) >= policy.max_restarts:
             raise self._end_of_run(supervised, what, status, len(recent))
         await self._place(supervised.role, supervised.index, policy, supervised, (*recent, now))
 

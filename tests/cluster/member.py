@@ -23,7 +23,7 @@ sys.stdout.write(f"{given.name}-{given.index} begins, config {role_spec.config!r
 if task.get("child"):
     child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
     task["child_pid"] = child.pid
-if "fails" in task:
+if "fails" in task and task.get("fails_at", role_client.attempt) == role_client.attempt:
     sys.stderr.write(task["fails"] + "\n")
     sys.exit(task.get("status", 1))
 while given.index > 0 and "waits_for" in task and not Path(task["waits_for"]).exists():

@@ -157,6 +157,20 @@ def test_one_that_cannot_begin_is_not_tried_again(registry, launcher, role):
     run(registry, launcher, play)
 
 
+def test_one_that_was_ready_before_is_tried_again(registry, launcher, role):
+    """Its settings were right: what it says is wrong with them, such as no memory for its agent's process, may pass."""
+    joins = asyncio.Queue()
+
+    async def play(supervisor):
+        task = {"fails": "no memory", "status": 2, "fails_at": 1}
+        (first,) = await supervisor.start(role(), SupervisionPolicy(task, on_join=joins.put, max_restarts=2))
+        os.kill(first.pid, signal.SIGKILL)
+        found = await supervisor.unless_failed(joins.get())
+        assert found.attempt == 2
+
+    run(registry, launcher, play)
+
+
 def test_silence_is_a_loss(registry, launcher, role, monkeypatch):
     """A process that lives and says nothing is ended, also if it ignores requests to end."""
     monkeypatch.setattr(supervise, "SILENCE_S", 0.3)
