@@ -22,6 +22,7 @@ def test_a_replayed_training_is_the_training(tiny_model_folder: Path) -> None:
     assert result.times_faster > 0
 
 
+@pytest.mark.timeout(300)
 @pytest.mark.skipif(Machine.look(seconds=0).workers < 2, reason="with two threads")
 def test_a_run_that_there_is_already_is_replayed(
     tiny_model_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
