@@ -91,7 +91,7 @@ BEYOND_SEAMS = {
     },
     "cluster": {
         "a process that is an engine": "engines.* text.tokenizer",
-        "a process that is a trainer's rank": "models.device models.load models.shards trainer.*",
+        "a process that is a trainer's rank": "models.device models.load models.shards trainer.* loop.trainer_thread",
         "a process that plays rollouts": (
             "agents.actors rollout.remote rollout.settings rollout.work_queue rollout.worker"
         ),

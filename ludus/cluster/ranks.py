@@ -17,6 +17,7 @@ from ludus.cluster.supervise import SupervisionPolicy
 from ludus.config import Config
 from ludus.engines.lease import ComputeLease
 from ludus.errors import BackendError, ConfigError
+from ludus.loop.trainer_thread import TrainerThread
 from ludus.models.resolve import resolve_model
 from ludus.text.tokenizer import Tokenizer
 
@@ -51,15 +52,20 @@ async def open_ranks(
     rendezvous, store = open_rendezvous(config.scheduler.address)
     # A rank that was lost has lost its rows of the weights: the run ends and goes on from its checkpoint.
     await cluster.start(ROLE, size - 1, SupervisionPolicy(asdict(rendezvous), max_restarts=0))
-    ranks = await asyncio.to_thread(TorchRanks.lead, store, size, device, check=cluster.check)
-    trainer = ShardedTrainer(await asyncio.to_thread(_own_trainer, config, tokenizer, ranks), ranks, sampling=sampling)
+    trainer = None
     try:
+        with TrainerThread("ranks") as work:  # torch waits for a rank that is lost now, and nobody waits for torch
+            meeting = work.run(TorchRanks.lead, store, size, device, check=cluster.check)
+            ranks = await cluster.unless_lost(meeting)
+            own = await work.run(_own_trainer, config, tokenizer, ranks)
+        trainer = ShardedTrainer(own, ranks, sampling=sampling)
         yield trainer
     except BackendError:
         await cluster.unless_lost(asyncio.sleep(_VERDICT_S))  # says more, if it was another process
         raise
     finally:
-        trainer.close()
+        if trainer is not None:
+            trainer.close()
         await cluster.stop(ROLE)
 
 

@@ -20,13 +20,14 @@ from typing import Any, TypeVar
 ReturnT = TypeVar("ReturnT")
 
 
+_EXIT_FAILED = 1
 _EXIT_INTERRUPTED = 130  # as shells say: ended by signal 2
 
 
 class TrainerThread:
     """Runs functions one after the other on a daemon thread. Use as a context manager.
 
-    Leaving does not wait for a function that still runs; only an interrupt leaves one.
+    Leaving does not wait for a function that still runs: an interrupt leaves one, or an error of something else.
     """
 
     def __init__(self, name: str) -> None:
@@ -38,10 +39,11 @@ class TrainerThread:
         self._thread.start()
         return self
 
-    def __exit__(self, *_: object) -> None:
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         self._jobs.put(None)
         if self._is_busy:
-            atexit.register(self._leave)
+            is_error = kind is not None and issubclass(kind, Exception)
+            atexit.register(self._leave, _EXIT_FAILED if is_error else _EXIT_INTERRUPTED)
 
     async def run(self, function: Callable[..., ReturnT], *args: Any, **kwargs: Any) -> ReturnT:
         """The result of the function, computed on the thread."""
@@ -64,9 +66,9 @@ class TrainerThread:
                 self._is_busy = False
                 future.set_result(result)
 
-    def _leave(self) -> None:
+    def _leave(self, code: int) -> None:
         """An interpreter that shuts down under a thread in native code aborts; leave without shutting down."""
         if self._is_busy:
             sys.stdout.flush()
             sys.stderr.flush()
-            os._exit(_EXIT_INTERRUPTED)
+            os._exit(code)

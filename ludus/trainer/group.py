@@ -78,19 +78,24 @@ class TorchRanks:
         self.device = device
         excepthook = sys.excepthook
         use_device(device)  # before the mesh, which would choose the card of the rank's number
-        with _on_loopback(store):
-            dist.init_process_group(
-                "gloo" if device.type == "cpu" else "cpu:gloo,cuda:nccl",
-                store=store,
-                rank=rank,
-                world_size=size,
-                timeout=timedelta(seconds=STEP_TIMEOUT_S),
-            )
-            self._commands = dist.new_group(backend="gloo", timeout=_COMMAND_TIMEOUT)
-            self.mesh = DeviceMesh(device.type, list(range(size)))
-            """Over which weights are cut."""
-        # torch would begin every line of this process's last words with its rank
-        sys.excepthook = excepthook
+        try:
+            with one_sentence(rank), _on_loopback(store):
+                dist.init_process_group(
+                    "gloo" if device.type == "cpu" else "cpu:gloo,cuda:nccl",
+                    store=store,
+                    rank=rank,
+                    world_size=size,
+                    timeout=timedelta(seconds=STEP_TIMEOUT_S),
+                )
+                self._commands = dist.new_group(backend="gloo", timeout=_COMMAND_TIMEOUT)
+                self.mesh = DeviceMesh(device.type, list(range(size)))
+                """Over which weights are cut."""
+        except BaseException:
+            if dist.is_initialized():  # or this process could not try it again
+                dist.destroy_process_group()
+            raise
+        finally:  # torch would begin every line of this process's last words with its rank
+            sys.excepthook = excepthook
 
     @classmethod
     def lead(cls, store: Any, size: int, device: torch.device, *, check: Callable[[], None]) -> TorchRanks:
@@ -174,6 +179,21 @@ class TorchRanks:
     def close(self) -> None:
         """Leave the group. The others must have been sent the end."""
         dist.destroy_process_group()
+
+
+@contextmanager
+def one_sentence(rank: int) -> Iterator[None]:
+    """A connection to another rank that is lost inside is a BackendError; gloo's own words, with its paths and threads,
+    are for nobody."""
+    try:
+        yield
+    except RuntimeError as error:
+        if not is_connection_lost(error):
+            raise
+        raise BackendError(
+            f"rank {rank} of the trainer ends: the connection to another rank was lost, and the log of that one, "
+            "or of the run, says why; the run goes on from its last checkpoint"
+        ) from error
 
 
 def is_connection_lost(error: RuntimeError) -> bool:

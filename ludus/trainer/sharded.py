@@ -33,7 +33,7 @@ from ludus.runs.tokens import TokenColumns
 from ludus.trainer.checkpoint import check_parts
 from ludus.trainer.critic import CRITIC_FOLDER
 from ludus.trainer.export import export_model
-from ludus.trainer.group import TorchRanks, is_connection_lost
+from ludus.trainer.group import TorchRanks, is_connection_lost, one_sentence
 from ludus.trainer.settings import TrainerSettings
 from ludus.trainer.step import ModelTrainer, OnTokens
 from ludus.trainer.wire import rows_from_json, rows_to_json
@@ -260,28 +260,17 @@ def follow_commands(trainer: ModelTrainer, ranks: TorchRanks) -> None:
 
     Raises BackendError if another process is gone.
     """
-    try:
-        _follow_commands(trainer, ranks)
-    except RuntimeError as error:
-        if not is_connection_lost(error):
-            raise
-        raise BackendError(
-            f"rank {ranks.rank} of the trainer ends: the connection to another rank was lost, and the log of that one, "
-            "or of the run, says why; the run goes on from its last checkpoint"
-        ) from error
-
-
-def _follow_commands(trainer: ModelTrainer, ranks: TorchRanks) -> None:
-    while (command := ranks.receive(0))["do"] != _END:
-        if command["do"] not in _BY_ONESELF:
-            execute_command(trainer, ranks, command)
-            continue
-        refusal = None
-        try:
-            execute_command(trainer, ranks, command)
-        except (UserError, OSError) as error:
-            refusal = {"said": str(error), "is_user_error": isinstance(error, UserError)}
-        ranks.send(0, refusal)
+    with one_sentence(ranks.rank):
+        while (command := ranks.receive(0))["do"] != _END:
+            if command["do"] not in _BY_ONESELF:
+                execute_command(trainer, ranks, command)
+                continue
+            refusal = None
+            try:
+                execute_command(trainer, ranks, command)
+            except (UserError, OSError) as error:
+                refusal = {"said": str(error), "is_user_error": isinstance(error, UserError)}
+            ranks.send(0, refusal)
     ranks.close()
 
 

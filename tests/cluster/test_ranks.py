@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import os
 import signal
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -124,3 +126,50 @@ def test_a_lost_rank_ends_the_run_by_name_and_it_goes_on(tiny_model_folder: Path
     summary = ludus.Trainer(config, ROWS).train(Vowels, resume=True)
     assert summary.steps == 3
     summary.ledger.check()
+
+
+MEETS = """
+import asyncio, signal, sys
+import ludus
+from ludus.cluster.ranks import open_ranks
+from ludus.processes.gather import first_of
+from ludus.trainer.group import TCPStore, _rank_key
+
+class Cluster:
+    async def start(self, name, count, policy):
+        TCPStore(**{"host_name": policy.task["host"], "port": policy.task["port"]}).set(_rank_key(1), "taken")
+
+    async def unless_lost(self, work):
+        async def learn():
+            await asyncio.sleep(1)
+            if sys.argv[1] == "lost":
+                raise ludus.BackendError("trainer-0 ended with signal 9")
+            signal.raise_signal(signal.SIGINT)
+            await asyncio.sleep(600)
+
+        return await first_of(work, learn())
+
+    async def stop(self, name):
+        pass
+
+    def check(self):
+        pass
+
+async def main():
+    config = ludus.Config(model={"path": "none", "device": "cpu"}, trainer={"ranks": 2})
+    async with open_ranks(config, Cluster(), None, sampling=None):
+        pass
+
+asyncio.run(main())
+"""
+
+
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize(
+    ("how", "code", "said"), [("lost", 1, "trainer-0 ended with signal 9"), ("interrupted", 130, "KeyboardInterrupt")]
+)
+def test_nobody_waits_for_a_rank_that_was_lost_while_they_met(how: str, code: int, said: str) -> None:
+    """torch would, for as long as an evaluation may take: the run says who was lost, and leaves; and so it does when it
+    is told to."""
+    done = subprocess.run([sys.executable, "-c", MEETS, how], capture_output=True, text=True, timeout=240)
+    assert done.returncode == code and said in done.stderr

@@ -424,6 +424,20 @@ def test_a_rank_that_is_left_alone_ends_with_one_sentence() -> None:
         follow_commands(cast(Any, None), cast(Any, Alone()))
 
 
+def test_ranks_that_cannot_meet_end_with_one_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As they do later; and this process may try it again."""
+    _, store = open_rendezvous("127.0.0.1")
+
+    def lose(**_: Any) -> None:
+        raise RuntimeError("[/pytorch/third_party/gloo/gloo/transport/tcp/pair.cc:537] Connection closed by peer")
+
+    with monkeypatch.context() as patch, pytest.raises(BackendError, match=r"^rank 0 of the trainer ends: the conn"):
+        patch.setattr(torch.distributed, "new_group", lose)
+        TorchRanks(0, 1, torch.device("cpu"), store)
+    _, store = open_rendezvous("127.0.0.1")
+    TorchRanks(0, 1, torch.device("cpu"), store).close()
+
+
 def test_a_rank_that_was_lost_needs_no_end(caplog: pytest.LogCaptureFixture) -> None:
     """Who closes the trainer of a run that ends for another reason hears of it, and the reason stays the reason."""
 
