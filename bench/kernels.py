@@ -32,8 +32,8 @@ BUILDS = {
     "g++ v3": ("g++", "-march=x86-64-v3", "-fopenmp"),
     "g++ v2": ("g++", "-march=x86-64-v2", "-fopenmp"),
     "clang native, libomp": ("clang++", "-march=native", "-fopenmp"),
-    "clang native, one thread": ("clang++", "-march=native", "-fopenmp-simd"),
-    "clang v3, one thread": ("clang++", "-march=x86-64-v3", "-fopenmp-simd"),
+    "clang native, our threads": ("clang++", "-march=native", "-fopenmp-simd"),
+    "clang v3, our threads": ("clang++", "-march=x86-64-v3", "-fopenmp-simd"),
 }
 SOURCES = ("linear", "tree", "head")
 WIDTH, OUTPUTS, TOKENS, HEADS, KV_HEADS, HEAD_DIM, VOCABULARY = 576, 1536, 512, 9, 3, 64, 49152

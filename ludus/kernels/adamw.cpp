@@ -9,6 +9,7 @@
 #include <cmath>
 #include <cstdint>
 
+#include "parallel.h"
 #include "vectors.h"
 
 namespace {
@@ -47,12 +48,11 @@ extern "C" {
 
 void ludus_adamw(float* weights, const float* grads, uint16_t* first, uint16_t* second, int64_t count, const Step* step,
                  int32_t num_threads) {
-#pragma omp parallel for num_threads(num_threads) schedule(static)
-  for (int64_t start = 0; start < count; start += BLOCK) {
-    const int64_t end = start + BLOCK < count ? start + BLOCK : count;
+  parallel_for((count + BLOCK - 1) / BLOCK, Team(num_threads, count, BLOCK), [=](int64_t block) {
+    const int64_t start = block * BLOCK, end = start + BLOCK < count ? start + BLOCK : count;
     int64_t at = start;
     for (; at + LANES <= end; at += LANES) step_vector(weights + at, grads + at, first + at, second + at, at, *step);
-    if (at == end) continue;
+    if (at == end) return;
     float weight[LANES] = {}, grad[LANES] = {};
     uint16_t own_first[LANES] = {}, own_second[LANES] = {};
     const int64_t left = end - at;
@@ -64,7 +64,7 @@ void ludus_adamw(float* weights, const float* grads, uint16_t* first, uint16_t* 
     std::memcpy(weights + at, weight, left * sizeof(float));
     std::memcpy(first + at, own_first, left * sizeof(uint16_t));
     std::memcpy(second + at, own_second, left * sizeof(uint16_t));
-  }
+  });
 }
 
 }  // extern "C"

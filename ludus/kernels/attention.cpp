@@ -16,6 +16,7 @@
 #include <cstring>
 #include <vector>
 
+#include "parallel.h"
 #include "scores.h"
 #include "words.h"
 
@@ -285,22 +286,18 @@ struct Layer {
 template <typename T, typename Store, typename Attend>
 void run_layer(const Layer<T>& layer, int num_threads, Store store, Attend attend) {
   const int64_t num_rows = layer.rows.num_rows, num_kv_heads = layer.shape.num_kv_heads;
-#pragma omp parallel num_threads(num_threads) if (layer.rows.num_seen_in_all > FEW_TOKENS)
-  {
-    std::vector<float> scratch;
-    if (layer.rows.any_neighbours) {
-#pragma omp for schedule(static)
-      for (int64_t row = 0; row < num_rows; row++) layer.store_row(row, store);
-#pragma omp for schedule(dynamic, 4)
-      for (int64_t task = 0; task < num_rows * num_kv_heads; task++)
-        layer.attend_head(task / num_kv_heads, task % num_kv_heads, attend, scratch);
-    } else {
-#pragma omp for schedule(dynamic, 4)
-      for (int64_t row = 0; row < num_rows; row++) {
-        layer.store_row(row, store);
-        for (int64_t h = 0; h < num_kv_heads; h++) layer.attend_head(row, h, attend, scratch);
-      }
-    }
+  const Team team(num_threads, layer.rows.num_seen_in_all, FEW_TOKENS);
+  typedef std::vector<float> Scratch;
+  if (layer.rows.any_neighbours) {
+    parallel_for(num_rows, team, [&](int64_t row) { layer.store_row(row, store); });
+    parallel_tasks<Scratch>(num_rows * num_kv_heads, 4, team, [&](int64_t task, Scratch& scratch) {
+      layer.attend_head(task / num_kv_heads, task % num_kv_heads, attend, scratch);
+    });
+  } else {
+    parallel_tasks<Scratch>(num_rows, 4, team, [&](int64_t row, Scratch& scratch) {
+      layer.store_row(row, store);
+      for (int64_t h = 0; h < num_kv_heads; h++) layer.attend_head(row, h, attend, scratch);
+    });
   }
 }
 

@@ -35,15 +35,17 @@ logger = logging.getLogger(__name__)
 _FOLDER = Path(__file__).parent
 _COMPILERS = ("g++", "c++", "clang++")
 # No -ffast-math: it would make every thread of the process flush denormals as soon as the library is loaded.
-FLAGS = ("-O3", "-std=c++17", "-shared", "-fPIC", "-fno-math-errno", "-fno-trapping-math")
-THREADS = "-fopenmp"
+FLAGS = ("-O3", "-std=c++17", "-shared", "-fPIC", "-pthread", "-fno-math-errno", "-fno-trapping-math")
+OPENMP = "-fopenmp"
+POOL = "threads"
+"""The source of the threads that libraries compiled without OpenMP work on; it computes nothing itself."""
 _NATIVE = ("-march=native", "-mcpu=native")
 # Tried in turn: some compilers lack OpenMP's library (clang without libomp, Apple's), some a name for their own
-# processor. Without threads the loops are still vectorised for this processor.
+# processor. Without OpenMP threads are those of threads.cpp, and loops are still vectorised for this processor.
 _VARIANTS = (
-    *((native, THREADS) for native in _NATIVE),
+    *((native, OPENMP) for native in _NATIVE),
     *((native, "-fopenmp-simd") for native in _NATIVE),
-    (THREADS,),
+    (OPENMP,),
     ("-fopenmp-simd",),
     (),
 )
@@ -74,8 +76,9 @@ class Build:
     """It came with the package: nothing was compiled here."""
 
     @property
-    def has_threads(self) -> bool:
-        return THREADS in self.flags
+    def has_openmp(self) -> bool:
+        said = [flag for flag in self.flags if flag in (OPENMP, "-fno-openmp")]
+        return said[-1:] == [OPENMP]
 
     @property
     def is_native(self) -> bool:
@@ -87,10 +90,10 @@ class Build:
         """What is slower than it could be, and what would help. None: nothing."""
         if self.is_shipped:
             return "our kernels came with the package, for any processor of their level; install g++ for quicker ones"
-        if not self.has_threads:
+        if not self.has_openmp:
             return (
-                f"{self.compiler} has no OpenMP, so our kernels compute on one thread; install g++, or clang's libomp, "
-                "or set CXX to a compiler that has it"
+                f"{self.compiler} has no OpenMP, so our kernels share work among threads that sleep in between, which "
+                "takes longer for small pieces; install g++, or clang's libomp, or set CXX to a compiler that has it"
             )
         if not self.is_native:
             return f"{self.compiler} cannot build for this very processor; install g++, or set CXX to another compiler"
@@ -129,9 +132,11 @@ def _compiled(name: str, cache: Path | None) -> Path:
             _check_own(path)
     except OSError as error:
         raise BackendError(f"cannot keep the compiled {source.name} in {folder}: {error}") from error
-    cost = build_of(library).cost
-    if cost is not None:
-        _warn(cost)
+    build = build_of(library)
+    if build.cost is not None:
+        _warn(build.cost)
+    if not build.has_openmp and name != POOL:  # ahead of use too; where it fails whoever loads the library is told why
+        obtain(lambda: _compiled(POOL, cache))
     return library
 
 
@@ -179,8 +184,8 @@ def source_path(name: str) -> Path:
 
 
 def source_names() -> list[str]:
-    """What can be built: every C++ source of this folder, without its ending."""
-    return sorted(source.stem for source in _FOLDER.glob("*.cpp"))
+    """What computes: every C++ source of this folder but the threads', without its ending."""
+    return sorted(source.stem for source in _FOLDER.glob("*.cpp") if source.stem != POOL)
 
 
 def find_compiler() -> Compiler:

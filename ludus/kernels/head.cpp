@@ -7,6 +7,7 @@
 #include <cstdint>
 
 #include "exponential.h"
+#include "parallel.h"
 
 namespace {
 
@@ -92,19 +93,19 @@ void differentiate_row(T* row, const Logits& logits, int64_t target, float tempe
 
 template <typename T>
 void summarise(const Logits& logits, const Choices& choices, float* results, int num_threads) {
-#pragma omp parallel for num_threads(num_threads) schedule(static)
-  for (int64_t row = 0; row < logits.num_rows; row++)
+  parallel_for(logits.num_rows, Team(num_threads, logits.num_rows, 1), [&](int64_t row) {
     summarise_row((T*)logits.data + row * logits.vocabulary, logits, choices.targets[row], choices.temperatures[row],
                   results + row, results + logits.num_rows + row, results + 2 * logits.num_rows + row);
+  });
 }
 
 template <typename T>
 void differentiate(const Logits& logits, const Choices& choices, const float* slopes, int num_threads) {
   const int64_t n = logits.num_rows;
-#pragma omp parallel for num_threads(num_threads) schedule(static)
-  for (int64_t row = 0; row < logits.num_rows; row++)
+  parallel_for(n, Team(num_threads, n, 1), [&](int64_t row) {
     differentiate_row((T*)logits.data + row * logits.vocabulary, logits, choices.targets[row],
                       choices.temperatures[row], slopes[row], {slopes[n + row], slopes[2 * n + row], slopes[3 * n + row]});
+  });
 }
 
 }  // namespace

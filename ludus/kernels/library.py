@@ -1,7 +1,8 @@
 """What the wrappers of compiled libraries share: opening one, types by number, attention's rule, what none serves.
 
 Knows: ctypes, tensors on the CPU.  Knows not: compilers, what a library computes.
-torch is imported first, so that libraries run on torch's own OpenMP threads instead of bringing a second pool.
+torch is imported first, so that libraries run on torch's own OpenMP threads instead of bringing a second pool; those
+without OpenMP share one set of threads.
 """
 
 from __future__ import annotations
@@ -10,12 +11,17 @@ import ctypes
 import logging
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
 import torch
 from torch import Tensor
+
+from ludus.kernels.build import POOL, build_library, obtain
+
+logger = logging.getLogger(__name__)
 
 DTYPES: Mapping[torch.dtype, int] = MappingProxyType({torch.float32: 0, torch.bfloat16: 1})
 """`enum Dtype` of numbers.h."""
@@ -72,10 +78,22 @@ def load_library(path: Path, signatures: Mapping[str, tuple[Any, ...]]) -> ctype
     Raises OSError if the library cannot be opened on this machine, AttributeError if it lacks a function.
     """
     library = ctypes.CDLL(str(path))
+    if hasattr(library, "ludus_use_threads"):  # compiled without OpenMP
+        library.ludus_use_threads(_share())
     for name, arguments in signatures.items():
         function = getattr(library, name)
         function.argtypes, function.restype = arguments, None
     return library
+
+
+@cache
+def _share() -> Any:
+    """The function that shares a library's work among the threads of this process. None: there are none to be had."""
+    share = obtain(lambda: ctypes.CDLL(str(build_library(POOL))).ludus_share)
+    if not isinstance(share, str):
+        return share
+    logger.warning("our kernels compute on one thread: %s", share)
+    return None
 
 
 def cost_level(device: torch.device) -> int:

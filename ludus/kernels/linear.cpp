@@ -329,21 +329,15 @@ void multiply_all(const Problem& problem, int num_threads) {
   const int64_t packed_bytes = (some_rows + ROWS - 1) / ROWS * num_steps * int64_t(sizeof(Lanes));
   const std::unique_ptr<Line[]> scratch(new Line[(packed_bytes + 63) / 64]);
   auto* packed = (typename P::Packed*)scratch.get();
-  const int64_t num_products = problem.num_rows * problem.num_columns * problem.width;
-#pragma omp parallel num_threads(num_threads) if (num_products > FEWEST_PRODUCTS)
   for (int64_t first = 0; first < problem.num_rows; first += most_rows) {
     const Blocks blocks(problem.num_rows - first < most_rows ? problem.num_rows - first : most_rows);
-    if (first > 0) {
-#pragma omp barrier  // the rows before these are still being read
-    }
-#pragma omp for schedule(static)
-    for (int64_t group = 0; group < blocks.num_groups; group++)
-      pack_group<P>(problem, first, blocks, group, num_steps, packed);
-#pragma omp for schedule(static) nowait
-    for (int part = 0; part < num_threads; part++) {
-      const Share share(problem.num_columns, THREAD_UNIT, part, num_threads);
+    parallel_for(blocks.num_groups, Team(num_threads, blocks.num_rows * problem.width, MANY_VALUES),
+                 [&](int64_t group) { pack_group<P>(problem, first, blocks, group, num_steps, packed); });
+    const Team team = multipliers(problem, blocks.num_rows, num_threads);
+    on_workers(team, [&](int worker) {
+      const Share share(problem.num_columns, THREAD_UNIT, worker, team.num_workers);
       multiply_columns<P>(problem, first, blocks, packed, share.begin, share.end);
-    }
+    });
   }
 }
 

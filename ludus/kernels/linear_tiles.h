@@ -219,23 +219,20 @@ inline void multiply_tiled(const Problem& problem, int num_threads) {
   const int64_t row_lines = padded / TILE_DEPTH, panel_lines = 4 * SIDE * row_lines;
   const std::unique_ptr<Line[]> scratch(new Line[some_rows * row_lines + num_threads * panel_lines]);
   auto* packed = (uint16_t*)scratch.get();
-#pragma omp parallel num_threads(num_threads) if (problem.num_rows * problem.num_columns * problem.width > FEWEST_PRODUCTS)
-  {
-    const WholeTiles tiles;
-    for (int64_t first = 0; first < problem.num_rows; first += most_rows) {
-      const int64_t left = problem.num_rows - first, num_rows = left < most_rows ? left : most_rows;
-      if (first > 0) {
-#pragma omp barrier  // the rows before these are still being read
-      }
-#pragma omp for schedule(static)
-      for (int64_t row = 0; row < num_rows; row += SIDE)
-        pack_tiles((const uint16_t*)problem.x + (first + row) * problem.x_stride, problem.x_stride, num_rows - row,
-                   problem.width, packed + row * padded);
-#pragma omp for schedule(static) nowait
-      for (int part = 0; part < num_threads; part++)
-        multiply_share(problem, Share(problem.num_columns, 2 * SIDE, part, num_threads), first, num_rows, packed,
-                       (uint16_t*)(scratch.get() + some_rows * row_lines + part * panel_lines));
-    }
+  for (int64_t first = 0; first < problem.num_rows; first += most_rows) {
+    const int64_t left = problem.num_rows - first, num_rows = left < most_rows ? left : most_rows;
+    parallel_for((num_rows + SIDE - 1) / SIDE, Team(num_threads, num_rows * problem.width, MANY_VALUES),
+                 [&](int64_t tile) {
+                   const int64_t row = tile * SIDE;
+                   pack_tiles((const uint16_t*)problem.x + (first + row) * problem.x_stride, problem.x_stride,
+                              num_rows - row, problem.width, packed + row * padded);
+                 });
+    const Team team = multipliers(problem, num_rows, num_threads);
+    on_workers(team, [&](int worker) {
+      const WholeTiles tiles;
+      multiply_share(problem, Share(problem.num_columns, 2 * SIDE, worker, team.num_workers), first, num_rows, packed,
+                     (uint16_t*)(scratch.get() + some_rows * row_lines + worker * panel_lines));
+    });
   }
 }
 

@@ -4,6 +4,8 @@
 
 #include <cstdint>
 
+#include "parallel.h"
+
 namespace {
 
 struct Problem {
@@ -18,15 +20,19 @@ struct Problem {
   int64_t num_rows, num_columns, width;
 };
 
-// Below this number of products another thread costs more than it brings: waking it takes about a microsecond.
-constexpr int64_t FEWEST_PRODUCTS = 1 << 17;
+// Of fewer products another thread brings less than it costs: waking it takes about a microsecond.
+constexpr int64_t MANY_PRODUCTS = 1 << 17;
 
-// One thread's columns: all threads get equally many units of them, and only the last unit of all is narrow.
+inline Team multipliers(const Problem& problem, int64_t num_rows, int num_threads) {
+  return Team(num_threads, num_rows * problem.num_columns * problem.width, MANY_PRODUCTS);
+}
+
+// One worker's columns: all workers get equally many units of them, and only the last unit of all is narrow.
 struct Share {
   int64_t begin, end;
-  Share(int64_t num_columns, int64_t unit, int part, int num_threads) {
-    const int64_t num_units = (num_columns + unit - 1) / unit, last = (part + 1) * num_units / num_threads * unit;
-    begin = part * num_units / num_threads * unit;
+  Share(int64_t num_columns, int64_t unit, int worker, int num_workers) {
+    const int64_t num_units = (num_columns + unit - 1) / unit, last = (worker + 1) * num_units / num_workers * unit;
+    begin = worker * num_units / num_workers * unit;
     end = last < num_columns ? last : num_columns;
   }
 };

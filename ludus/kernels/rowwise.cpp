@@ -9,11 +9,10 @@
 #include <vector>
 
 #include "exponential.h"
+#include "parallel.h"
 
 namespace {
 
-// Fewer values than this are done sooner than a second thread has woken up.
-constexpr int64_t MANY_VALUES = 32768;
 // Rows whose weight gradients are added up before they join the rest: fixed, so that threads change no bit.
 constexpr int64_t CHUNK_ROWS = 64;
 
@@ -80,8 +79,8 @@ void norm_backward(const T* grad, const T* x, const T* weight, const NormRule& r
 template <typename T>
 void norm_all(const T* x, const Rows& rows, int64_t num_rows, int64_t width, const T* weight, const NormRule& rule,
               T* out, int num_threads) {
-#pragma omp parallel for num_threads(num_threads) schedule(static) if (num_rows * width > MANY_VALUES)
-  for (int64_t i = 0; i < num_rows; i++) norm(x + rows.at(i), weight, rule, out + i * width, width);
+  parallel_for(num_rows, Team(num_threads, num_rows * width, MANY_VALUES),
+               [&](int64_t i) { norm(x + rows.at(i), weight, rule, out + i * width, width); });
 }
 
 template <typename T>
@@ -90,13 +89,12 @@ void norm_backward_all(const T* grad, const Rows& grad_rows, const T* x, const R
                        int num_threads) {
   const int64_t num_chunks = (num_rows + CHUNK_ROWS - 1) / CHUNK_ROWS;
   std::vector<float> parts(grad_weight ? num_chunks * width : 0, 0.f);
-#pragma omp parallel for num_threads(num_threads) schedule(static) if (num_rows * width > MANY_VALUES)
-  for (int64_t chunk = 0; chunk < num_chunks; chunk++) {
+  parallel_for(num_chunks, Team(num_threads, num_rows * width, MANY_VALUES), [&](int64_t chunk) {
     const int64_t end = (chunk + 1) * CHUNK_ROWS < num_rows ? (chunk + 1) * CHUNK_ROWS : num_rows;
     for (int64_t i = chunk * CHUNK_ROWS; i < end; i++)
       norm_backward(grad + grad_rows.at(i), x + rows.at(i), weight, rule, grad_x + i * width,
                     grad_weight ? parts.data() + chunk * width : nullptr, width);
-  }
+  });
   if (!grad_weight) return;
   std::memset(grad_weight, 0, width * sizeof(float));
   for (int64_t chunk = 0; chunk < num_chunks; chunk++)
@@ -154,15 +152,14 @@ template <typename T>
 void rotate_all(const T* q, const Heads& q_heads, const T* k, const Heads& k_heads, const T* cosine, const T* sine,
                 int64_t angle_row, int64_t num_rows, int64_t dim, bool back, T* out, int num_threads) {
   const int64_t num_heads = q_heads.num + k_heads.num;
-#pragma omp parallel for num_threads(num_threads) schedule(static) if (num_rows * num_heads * dim > MANY_VALUES)
-  for (int64_t i = 0; i < num_rows; i++) {
+  parallel_for(num_rows, Team(num_threads, num_rows * num_heads * dim, MANY_VALUES), [&](int64_t i) {
     const T *own_cosine = cosine + i * angle_row, *own_sine = sine + i * angle_row;
     T* to = out + i * num_heads * dim;
     for (int64_t h = 0; h < q_heads.num; h++, to += dim)
       rotate(q + i * q_heads.row + h * q_heads.head, own_cosine, own_sine, back, to, dim / 2);
     for (int64_t h = 0; h < k_heads.num; h++, to += dim)
       rotate(k + i * k_heads.row + h * k_heads.head, own_cosine, own_sine, back, to, dim / 2);
-  }
+  });
 }
 
 }  // namespace
@@ -196,25 +193,22 @@ void ludus_norm_backward(const void* grad, const Rows* grad_rows, const void* x,
 // out: rows one after another.
 void ludus_gate(const void* gate, int64_t gate_row_stride, const void* up, int64_t up_row_stride, int64_t num_rows,
                 int64_t width, void* out, int32_t dtype, int32_t num_threads) {
-  LUDUS_TYPED(dtype, {
-    _Pragma("omp parallel for num_threads(num_threads) schedule(static) if (num_rows * width > MANY_VALUES)")
-    for (int64_t i = 0; i < num_rows; i++)
-      gate_row((const T*)gate + i * gate_row_stride, (const T*)up + i * up_row_stride, (T*)out + i * width, width);
-  })
+  const Team team(num_threads, num_rows * width, MANY_VALUES);
+  LUDUS_TYPED(dtype, parallel_for(num_rows, team, [&](int64_t i) {
+    gate_row((const T*)gate + i * gate_row_stride, (const T*)up + i * up_row_stride, (T*)out + i * width, width);
+  }))
 }
 
 // grads: rows of 2 * width, gate's gradient before up's. grad and out: rows one after another; out may be null.
 void ludus_gate_backward(const void* grad, const void* gate, int64_t gate_row_stride, const void* up,
                          int64_t up_row_stride, int64_t num_rows, int64_t width, void* grads, void* out,
                          int32_t dtype, int32_t num_threads) {
-  LUDUS_TYPED(dtype, {
-    _Pragma("omp parallel for num_threads(num_threads) schedule(static) if (num_rows * width > MANY_VALUES)")
-    for (int64_t i = 0; i < num_rows; i++) {
-      T* to = (T*)grads + i * 2 * width;
-      gate_row_backward((const T*)grad + i * width, (const T*)gate + i * gate_row_stride,
-                        (const T*)up + i * up_row_stride, to, to + width, out ? (T*)out + i * width : nullptr, width);
-    }
-  })
+  const Team team(num_threads, num_rows * width, MANY_VALUES);
+  LUDUS_TYPED(dtype, parallel_for(num_rows, team, [&](int64_t i) {
+    T* to = (T*)grads + i * 2 * width;
+    gate_row_backward((const T*)grad + i * width, (const T*)gate + i * gate_row_stride,
+                      (const T*)up + i * up_row_stride, to, to + width, out ? (T*)out + i * width : nullptr, width);
+  }))
 }
 
 // out: per row all heads of q, then all heads of k.

@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "exponential.h"
+#include "parallel.h"
 
 namespace {
 
@@ -265,13 +266,9 @@ void draw_row(const T* logits_row, const Logits& logits, const Request& ask, con
 template <typename T>
 void draw_all(const Logits& logits, const Request* asks, int64_t num_rows, const Extras& extras, const Results& results,
               int num_threads) {
-#pragma omp parallel num_threads(num_threads) if (num_rows > 1)
-  {
-    Scratch scratch;
-#pragma omp for schedule(dynamic, 1)
-    for (int64_t row = 0; row < num_rows; row++)
-      draw_row((const T*)logits.values + row * logits.row_stride, logits, asks[row], extras, row, results, scratch);
-  }
+  parallel_tasks<Scratch>(num_rows, 1, Team(num_threads, num_rows, 1), [&](int64_t row, Scratch& scratch) {
+    draw_row((const T*)logits.values + row * logits.row_stride, logits, asks[row], extras, row, results, scratch);
+  });
 }
 
 }  // namespace

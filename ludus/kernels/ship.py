@@ -15,7 +15,7 @@ import tempfile
 from pathlib import Path
 
 from ludus.errors import BackendError
-from ludus.kernels.build import FLAGS, THREADS, Compiler, find_compiler, record_of, source_names, source_path
+from ludus.kernels.build import FLAGS, OPENMP, Compiler, find_compiler, record_of, source_names, source_path
 from ludus.kernels.levels import LEVELS, Level
 
 _OLDEST_GLIBC = 17
@@ -49,7 +49,7 @@ def _newest_glibc(library: bytes) -> int:
 
 
 def _compile(compiler: Compiler, level: Level, source: Path, library: Path) -> None:
-    flags = (f"-march={level.march}", THREADS)
+    flags = (f"-march={level.march}", OPENMP)
     with tempfile.TemporaryDirectory() as scratch:
         compiled = str(Path(scratch) / "compiled.o")
         _run(compiler, *FLAGS, *flags, *compiler.flags, "-c", "-o", compiled, str(source))

@@ -18,6 +18,7 @@
 #include <cstring>
 #include <vector>
 
+#include "parallel.h"
 #include "scores.h"
 #include "words.h"
 
@@ -126,7 +127,7 @@ template <typename T>
 struct Rows {
   T* data;
   int64_t stride;
-  T* at(int token) const { return data + token * stride; }
+  T* at(int64_t token) const { return data + token * stride; }
 };
 
 template <class M>
@@ -325,7 +326,7 @@ void differentiate_tile(const Call& call, const Tile& tile, Rows<const T> q, Row
 // ---- all heads ------------------------------------------------------------------------------------------------------
 
 template <typename T>
-Rows<T> rows_of(const Heads& heads, int head) {
+Rows<T> rows_of(const Heads& heads, int64_t head) {
   return {(T*)heads.data + head * heads.head_stride, heads.token_stride};
 }
 
@@ -339,15 +340,15 @@ std::vector<Packed<M>> pack_heads(const Heads& heads, const Shape& shape, bool i
     if (is_along) each.along.resize(num_blocks * block_words);
     if (is_across) each.across.resize(num_blocks * block_words);
   }
-#pragma omp parallel for num_threads(num_threads) schedule(static)
-  for (int task = 0; task < shape.num_kv_heads * num_blocks; task++) {
-    const int head = task / num_blocks, block = task % num_blocks, start = block * BLOCK;
+  const int64_t num_tasks = int64_t(shape.num_kv_heads) * num_blocks;
+  parallel_for(num_tasks, Team(num_threads, num_tasks * BLOCK * dim, MANY_VALUES), [&](int64_t task) {
+    const int64_t head = task / num_blocks, block = task % num_blocks, start = block * BLOCK;
     const Rows<const T> rows = rows_of<const T>(heads, head);
-    const int count = shape.num_tokens - start < BLOCK ? shape.num_tokens - start : BLOCK;
+    const int count = int(shape.num_tokens - start < BLOCK ? shape.num_tokens - start : BLOCK);
     const int64_t at = block * block_words;
     if (is_along) pack_along<M>(rows.at(start), rows.stride, count, dim, packed[head].along.data() + at);
     if (is_across) pack_across<M>(rows.at(start), rows.stride, count, BLOCK, dim, packed[head].across.data() + at);
-  }
+  });
   return packed;
 }
 
@@ -362,34 +363,30 @@ void attend(const Forest& forest, const Rule& rule, const Shape& shape, const Te
   const auto values = pack_heads<M, T>(on.v, shape, false, true, num_threads);
   const Call call{forest, rule, shape.head_dim};
   const int num_tiles = int(forest.tiles.size()), group = shape.num_heads / shape.num_kv_heads;
-#pragma omp parallel num_threads(num_threads)
-  {
-    Scratch<M> scratch;
-#pragma omp for schedule(dynamic)
-    for (int task = 0; task < shape.num_heads * num_tiles; task++) {
-      const int head = task / num_tiles;
-      attend_tile<M, T>(call, forest.tiles[task % num_tiles], rule.sink(head), rows_of<const T>(on.q, head), keys[head / group],
-                        values[head / group], rows_of<T>(on.out, head),
-                        on.log_totals + int64_t(head) * shape.num_tokens, scratch);
-    }
-  }
+  const int64_t num_tasks = int64_t(shape.num_heads) * num_tiles;
+  parallel_tasks<Scratch<M>>(num_tasks, 1, Team(num_threads, num_tasks, 1), [&](int64_t task, Scratch<M>& scratch) {
+    const int64_t head = task / num_tiles;
+    attend_tile<M, T>(call, forest.tiles[task % num_tiles], rule.sink(head), rows_of<const T>(on.q, head),
+                      keys[head / group], values[head / group], rows_of<T>(on.out, head),
+                      on.log_totals + head * shape.num_tokens, scratch);
+  });
 }
 
 // The gradient of a head of keys is the sum over its query heads.
 template <typename T>
 void sum_heads(const float* parts, int64_t part_size, const Shape& shape, const Heads& to, int num_threads) {
   const int group = shape.num_heads / shape.num_kv_heads, dim = shape.head_dim;
-#pragma omp parallel for num_threads(num_threads) schedule(static)
-  for (int task = 0; task < shape.num_kv_heads * shape.num_tokens; task++) {
-    const int head = task / shape.num_tokens, token = task % shape.num_tokens;
+  const int64_t num_tasks = int64_t(shape.num_kv_heads) * shape.num_tokens;
+  parallel_for(num_tasks, Team(num_threads, num_tasks * dim, MANY_VALUES), [&](int64_t task) {
+    const int64_t head = task / shape.num_tokens, token = task % shape.num_tokens;
     T* out = rows_of<T>(to, head).at(token);
     for (int d = 0; d < dim; d += 16) {
       Vec sum = {};
       for (int g = 0; g < group; g++)
-        sum += load_vec(parts + (head * group + g) * part_size + int64_t(token) * dim + d);
+        sum += load_vec(parts + (head * group + g) * part_size + token * dim + d);
       save(out + d, sum);
     }
-  }
+  });
 }
 
 template <class M, typename T>
@@ -403,21 +400,16 @@ void differentiate(const Forest& forest, const Rule& rule, const Shape& shape, c
   static thread_local std::vector<float> parts;
   if (parts.size() < size_t(2 * part_size * shape.num_heads)) parts.resize(2 * part_size * shape.num_heads);
   float *grad_k = parts.data(), *grad_v = grad_k + part_size * shape.num_heads;
-#pragma omp parallel num_threads(num_threads)
-  {
-    Scratch<M> scratch;
-#pragma omp for schedule(dynamic)
-    for (int head = 0; head < shape.num_heads; head++) {
-      float *own_k = grad_k + head * part_size, *own_v = grad_v + head * part_size;
-      std::memset(own_k, 0, part_size * sizeof(float));
-      std::memset(own_v, 0, part_size * sizeof(float));
-      for (const Tile& tile : forest.tiles)
-        differentiate_tile<M, T>(call, tile, rows_of<const T>(on.q, head), rows_of<const T>(on.grad_out, head),
-                                 keys[head / group], values[head / group],
-                                 on.log_totals + int64_t(head) * shape.num_tokens, rows_of<T>(on.grad_q, head), own_k,
-                                 own_v, scratch);
-    }
-  }
+  const Team team(num_threads, shape.num_heads, 1);
+  parallel_tasks<Scratch<M>>(shape.num_heads, 1, team, [&](int64_t head, Scratch<M>& scratch) {
+    float *own_k = grad_k + head * part_size, *own_v = grad_v + head * part_size;
+    std::memset(own_k, 0, part_size * sizeof(float));
+    std::memset(own_v, 0, part_size * sizeof(float));
+    for (const Tile& tile : forest.tiles)
+      differentiate_tile<M, T>(call, tile, rows_of<const T>(on.q, head), rows_of<const T>(on.grad_out, head),
+                               keys[head / group], values[head / group], on.log_totals + head * shape.num_tokens,
+                               rows_of<T>(on.grad_q, head), own_k, own_v, scratch);
+  });
   sum_heads<T>(grad_k, part_size, shape, on.grad_k, num_threads);
   sum_heads<T>(grad_v, part_size, shape, on.grad_v, num_threads);
 }

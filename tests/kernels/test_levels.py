@@ -11,7 +11,7 @@ import torch
 
 from ludus.errors import BackendError
 from ludus.kernels import build
-from ludus.kernels.build import THREADS, Compiler, build_library, build_of, find_compiler
+from ludus.kernels.build import OPENMP, Compiler, build_library, build_of, find_compiler
 from ludus.kernels.levels import LEVELS, shipped_library
 from ludus.kernels.rounding import NativeRounding
 from ludus.kernels.ship import ship
@@ -60,7 +60,7 @@ def test_they_serve_where_there_is_no_compiler(
         library = build_library("rounding", tmp_path / "cache")
     assert library.parent.parent == tmp_path and "no C++ compiler found" in caplog.text
     made = build_of(library)
-    assert made.flags[-1] == THREADS and "install g++" in str(made.cost) and b"libgomp" not in library.read_bytes()
+    assert made.flags[-1] == OPENMP and "install g++" in str(made.cost) and b"libgomp" not in library.read_bytes()
     master, rounded = torch.full((40,), 0.75), torch.empty(40, dtype=torch.bfloat16)
     NativeRounding(library)(master, rounded, first=0, key=1)
     assert torch.equal(rounded.float(), master)  # a number that bf16 has
