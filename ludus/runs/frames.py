@@ -7,6 +7,7 @@ Invariant: a run that is looked at is not changed, also while it trains; a table
 from __future__ import annotations
 
 import logging
+import weakref
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager
 from html import escape
@@ -46,6 +47,8 @@ _TOKENS = (
 def load_run(folder: Path | str) -> LoadedRun:
     """The run in a folder such as `runs/guess`: finished, broken off, or still training.
 
+    Its files are closed by `close`, at the end of a `with` block, or as soon as nobody holds it any more.
+
     Raises UserError if there is none.
     """
     return LoadedRun(RunStore.look(folder))
@@ -56,6 +59,8 @@ class LoadedRun(AbstractContextManager["LoadedRun"]):
 
     def __init__(self, store: RunStore) -> None:
         self._store = store
+        # with whoever looks, or with Python: a notebook's names are still there then
+        weakref.finalize(self, store.close)
         self._decode: Decode | None = None
         self._looked_for_model = False
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import subprocess
 import sys
 from array import array
 from collections.abc import Callable
@@ -112,3 +113,43 @@ def test_what_is_missing_is_said(tmp_path: Path, run: RunStore, monkeypatch: pyt
     monkeypatch.setitem(sys.modules, "pandas", None)
     with pytest.raises(UserError, match=r"ludus\[frames\]"):
         ludus.load_run(run.folder).steps()
+
+
+LEFT_OPEN = """
+import atexit, os, sys
+
+def of_the_run():
+    found = set()
+    for each in os.listdir("/proc/self/fd"):
+        try:
+            found.add(os.path.basename(os.readlink(f"/proc/self/fd/{each}")))
+        except FileNotFoundError:  # the descriptor that lists them
+            pass
+    return sorted(name for name in found if name.startswith("run.db"))
+
+atexit.register(lambda: print("at the end", of_the_run()))  # registered first, so it is called last
+import gc, ludus
+
+ludus.load_run(sys.argv[1]).steps()
+print("dropped", of_the_run())
+run = ludus.load_run(sys.argv[1])
+run.itself = run  # as a traceback or a notebook's history may hold it
+del run
+gc.collect()
+print("collected", of_the_run())
+with ludus.load_run(sys.argv[1]) as run:
+    assert of_the_run()
+print("left", of_the_run())
+run = ludus.load_run(sys.argv[1])
+run.tokens()
+"""
+
+
+@pytest.mark.skipif(not Path("/proc/self/fd").exists(), reason="the system does not tell of open files")
+def test_nothing_is_left_open(run: RunStore) -> None:
+    """By who drops it, leaves its block, or never does either: from Python 3.13 on a connection that is left to its end
+    is warned of."""
+    program = [sys.executable, "-X", "dev", "-c", LEFT_OPEN, str(run.folder)]
+    done = subprocess.run(program, capture_output=True, text=True, timeout=60, check=True)
+    assert done.stdout.splitlines() == ["dropped []", "collected []", "left []", "at the end []"]
+    assert "ResourceWarning" not in done.stderr
