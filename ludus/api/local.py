@@ -6,12 +6,13 @@ This is the one place above the trainer that reaches for torch, and it says what
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager, suppress
+from collections.abc import AsyncIterator, Mapping
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+from ludus.api.cores import HEAD, shared_cores
 from ludus.api.engines import open_engines
 from ludus.api.processes import Processes, open_processes
 from ludus.config import Config, ConfigT
@@ -22,9 +23,10 @@ from ludus.episodes.keys import SessionKeys
 from ludus.episodes.recorder import Recorder
 from ludus.errors import UserError
 from ludus.gateway.server import GatewayServer
+from ludus.machine import Machine
 from ludus.rollout.runtime import AgentRuntime
 from ludus.runs.folder import read_config
-from ludus.settings import leaves
+from ludus.settings import Path_, leaves
 from ludus.text.chat import ChatText
 
 if TYPE_CHECKING:
@@ -94,6 +96,14 @@ def settled(config: ConfigT, *, goes_on: bool = False) -> ConfigT:
 
     goes_on: its run is there and keeps what was decided when it began, whatever machine it goes on with.
     """
+    before: Mapping[Path_, Any] = {}
+    if goes_on:
+        with suppress(UserError):  # no such file, or a damaged one, which is said when the run is opened
+            before = dict(leaves(read_config(config.folder)))
+    return _with_cores(_with_dtype(config, before), before)
+
+
+def _with_dtype(config: ConfigT, before: Mapping[Path_, Any]) -> ConfigT:
     if config.model.dtype != "auto":
         return config
     try:
@@ -101,11 +111,28 @@ def settled(config: ConfigT, *, goes_on: bool = False) -> ConfigT:
     except ModuleNotFoundError as error:
         raise _without_torch(error) from error
     model = with_dtype(config.model)
-    if goes_on:
-        with suppress(UserError):  # no such file, or a damaged one, which is said when the run is opened
-            before = dict(leaves(read_config(config.folder))).get(("model", "dtype"))
-            model = model if before in (None, "auto") else model.model_copy(update={"dtype": before})
+    if (dtype := before.get(("model", "dtype"))) not in (None, "auto"):
+        model = model.model_copy(update={"dtype": dtype})
     return config.model_copy(update={"model": model})
+
+
+def _with_cores(config: ConfigT, before: Mapping[Path_, Any]) -> ConfigT:
+    """Sums of other numbers of threads are rounded otherwise, so a run of as many processes keeps theirs, if there are
+    cores for them."""
+    cores = Machine.look(seconds=0).workers
+    shares = shared_cores(config, cores)
+    counts = {("engine", "replicas"): config.engine.replicas, ("trainer", "ranks"): config.trainer.ranks}
+    is_alike = all(before.get(path) == count for path, count in counts.items())
+    chosen = {}
+    for name in shares.keys() & {"engine", "trainer"}:
+        role = config.scheduler.role(name)
+        if role.cpus is None:
+            known = before.get(("scheduler", name, "cpus")) if is_alike else None
+            is_kept = known is not None and known <= cores
+            chosen[name] = role.model_copy(update={"cpus": known if is_kept else float(shares[name])})
+    if not chosen:
+        return config
+    return config.model_copy(update={"scheduler": config.scheduler.model_copy(update=chosen)})
 
 
 def _with_targets(config: ConfigT, model: LoadedModel) -> ConfigT:
@@ -125,6 +152,7 @@ async def open_local(config: Config, *, is_run: bool = True) -> AsyncIterator[Lo
     """
     try:
         from ludus.models.load import load_model
+        from ludus.models.threads import computing_within
     except ModuleNotFoundError as error:
         raise _without_torch(error) from error
     config = settled(config)
@@ -135,8 +163,9 @@ async def open_local(config: Config, *, is_run: bool = True) -> AsyncIterator[Lo
     text = ChatText.load(model.folder, chat_template=config.model.chat_template, tool_parser=config.model.tool_parser)
     lease = ComputeLease()
     template = None if config.model.chat_template is None else text.template.source
-    async with (
-        open_processes(config, is_run=is_run) as processes,
-        open_engines(config, model, text.tokenizer, lease, processes) as engine,
-    ):
+    shares = shared_cores(config, Machine.look(seconds=0).workers)
+    async with AsyncExitStack() as stack:
+        stack.enter_context(computing_within(shares.get(HEAD)))
+        processes = await stack.enter_async_context(open_processes(config, is_run=is_run))
+        engine = await stack.enter_async_context(open_engines(config, model, text.tokenizer, lease, processes))
         yield LocalModel(model, text, engine, Recorder(engine, text), lease, template, processes)

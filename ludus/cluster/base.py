@@ -40,7 +40,7 @@ class Role:
 
     def environment(self) -> dict[str, str]:
         """What the process finds in its environment besides what is there: as many threads as it has cores."""
-        threads = str(max(1, int(self.settings.cpus)))
+        threads = str(max(1, int(self.settings.num_cpus)))
         return {"OMP_NUM_THREADS": threads, "PYTHONUNBUFFERED": "1", **self.settings.env}
 
 

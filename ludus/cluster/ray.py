@@ -272,7 +272,7 @@ class RayLauncher(Launcher):
 
 def _bundle(resources: RoleSettings) -> dict[str, float]:
     """Resources in Ray's words."""
-    bundle = {"CPU": resources.cpus}
+    bundle = {"CPU": resources.num_cpus}
     if resources.gpus:
         bundle["GPU"] = resources.gpus
     if resources.memory_gb is not None:

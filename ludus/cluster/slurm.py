@@ -105,7 +105,12 @@ def step_command(role: Role, index: int) -> list[str]:
     """The arguments before the command of a process, which run it as one step with resources of its own."""
     resources = role.settings
     words = ["srun", f"--job-name={role.name}-{index}", "--nodes=1", "--ntasks=1", "--exact", "--unbuffered"]
-    words += [f"--cpus-per-task={math.ceil(resources.cpus)}", "--export=ALL", "--kill-on-bad-exit=1", "--input=none"]
+    words += [
+        f"--cpus-per-task={math.ceil(resources.num_cpus)}",
+        "--export=ALL",
+        "--kill-on-bad-exit=1",
+        "--input=none",
+    ]
     words += [f"--mem={math.ceil(resources.memory_gb)}G"] if resources.memory_gb is not None else ["--mem=0"]
     if resources.gpus:
         words.append(f"--gpus={math.ceil(resources.gpus)}")
@@ -138,7 +143,9 @@ class SlurmJob:
         values = {
             "name": self.name,
             "nodes": slurm.nodes,
-            **{f"{name}_per_node": self._per_node(name) for name in ("cpus", "gpus", "memory_gb")},
+            "cpus_per_node": self._per_node("num_cpus"),
+            "gpus_per_node": self._per_node("gpus"),
+            "memory_gb_per_node": self._per_node("memory_gb"),
             "log": str(self.run.resolve() / "roles" / "head.log"),
             "warning_s": slurm.warning_s,
             "options": slurm.options,

@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import logging
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import cache
 
 import torch
@@ -49,3 +51,19 @@ def compute_as(num: int) -> None:
         return
     logger.warning("computing with %d threads instead of %d, as before", num, now)
     torch.set_num_threads(num)
+
+
+@contextmanager
+def computing_within(most: int | None) -> Iterator[None]:
+    """In the block with no more than `most` threads, because others of the run compute beside this process.
+
+    OMP_NUM_THREADS decides where it is set.  most: None: nobody does.
+    """
+    before = torch.get_num_threads()
+    if most is not None and most < before and "OMP_NUM_THREADS" not in os.environ:
+        logger.info("model.threads num=%d because others of the run compute too", most)
+        torch.set_num_threads(most)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)

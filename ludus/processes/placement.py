@@ -18,10 +18,15 @@ from ludus.settings import Idle, Settings, Tagged
 class ResourceSettings(Settings):
     """What one process takes of its machine."""
 
-    cpus: float = Field(default=1.0, gt=0)
+    cpus: float | None = Field(default=None, gt=0)
+    """None: one; of a process of this machine its share of the cores, which is decided when the run begins."""
     gpus: float = Field(default=0.0, ge=0)
     memory_gb: float | None = Field(default=None, gt=0)
     """None: no reservation."""
+
+    @property
+    def num_cpus(self) -> float:
+        return 1.0 if self.cpus is None else self.cpus
 
 
 class RoleSettings(ResourceSettings):

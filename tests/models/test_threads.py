@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from ludus.machine import Machine
-from ludus.models.threads import choose_threads, compute_as
+from ludus.models.threads import choose_threads, compute_as, computing_within
 
 
 @pytest.fixture(autouse=True)
@@ -76,3 +76,16 @@ def test_what_was_computed_before_is_computed_so_again(
         assert not caplog.records
         compute_as(3)
     assert torch.get_num_threads() == num and said in caplog.text
+
+
+def test_beside_others_of_the_run_it_computes_with_its_share(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As long as they are there; never with more than before, and OMP_NUM_THREADS decides."""
+    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
+    torch.set_num_threads(3)
+    for most, num in ((2, 2), (8, 3), (None, 3)):
+        with computing_within(most):
+            assert torch.get_num_threads() == num
+        assert torch.get_num_threads() == 3
+    monkeypatch.setenv("OMP_NUM_THREADS", "3")
+    with computing_within(1):
+        assert torch.get_num_threads() == 3

@@ -84,7 +84,7 @@ class RayTarget(ShellTarget):
             "submission_id": self._job,
             "metadata": {_FOLDER: self._folder, _COMMAND: command},
             "runtime_env": {"env_vars": {KEY_VARIABLE: key}},
-            "entrypoint_num_cpus": asked.cpus,
+            "entrypoint_num_cpus": asked.num_cpus,
             "entrypoint_num_gpus": asked.gpus,
         }
         return request if asked.memory_gb is None else request | {"entrypoint_memory": round(asked.memory_gb * 2**30)}

@@ -107,7 +107,7 @@ def _resources(settings: LaunchSettings) -> dict[str, Any]:
         raise UserError(
             f"resources.gpus={asked.gpus:g} says not which; write sky={{'resources': {{'accelerators': 'A100:1'}}}}"
         )
-    least = {"cpus": asked.cpus if asked.is_set("cpus") else None, "memory": asked.memory_gb}
+    least = {"cpus": asked.cpus, "memory": asked.memory_gb}
     return {name: f"{amount:g}+" for name, amount in least.items() if amount is not None}
 
 

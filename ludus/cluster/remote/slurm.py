@@ -71,8 +71,7 @@ class SlurmTarget(FolderTarget):
 def _options(settings: LaunchSettings) -> list[str]:
     """Of sbatch; the user's own come last, and win."""
     asked = settings.resources
-    for name in ("cpus", "gpus"):
-        value = getattr(asked, name)
+    for name, value in (("cpus", asked.num_cpus), ("gpus", asked.gpus)):
         if value != int(value):
             raise UserError(f"resources.{name}={value:g} cannot be had from Slurm, which gives whole ones")
     options = [
@@ -83,7 +82,7 @@ def _options(settings: LaunchSettings) -> list[str]:
         # Started anew it would be somewhere else, and its client looks for it where it was.
         "--no-requeue",
         f"--signal=B:TERM@{WARNING_S}",
-        f"--cpus-per-task={int(asked.cpus)}",
+        f"--cpus-per-task={int(asked.num_cpus)}",
     ]
     options += [f"--gpus={int(asked.gpus)}"] if asked.gpus else []
     options += [] if asked.memory_gb is None else [f"--mem={round(asked.memory_gb * 1024)}M"]
