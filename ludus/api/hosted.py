@@ -43,6 +43,7 @@ from ludus.rollout.groups import TakenGroups
 from ludus.runs.folder import read_config
 from ludus.runs.metrics import Metrics, merge_means
 from ludus.runs.store import RunStore
+from ludus.types import Episode
 
 ALL = 10**9
 """Checkpoints to keep where the user alone deletes them."""
@@ -101,7 +102,7 @@ class HostedModel:
         step = self.step + 1
         self.run.learner.configure(lr=lr, algorithm=rules.algorithm)
         for episode in (episode for group in taken.groups for episode in group.episodes):
-            await asyncio.to_thread(self.run.store.add_episode, episode, step=step)
+            await asyncio.to_thread(self._record, episode, step)
 
         def on_own_stage(stage: Literal["batch", "train", "publish"], ledger: Ledger, memory: Memory) -> None:
             if stage == "train":  # the masters have moved: the step counts, whatever becomes of the rest
@@ -170,6 +171,12 @@ class HostedModel:
         for checkpoint in checkpoints(self.run.store.checkpoints)[:-1]:
             if checkpoint.progress.step not in steps:
                 shutil.rmtree(checkpoint.folder)
+
+    def _record(self, episode: Episode, step: int) -> None:
+        """Once, also where the step had been begun before, and was not taken."""
+        known = self.run.store.find_episode(episode.id)
+        if known is None or replace(known, finished_at=episode.finished_at) != episode:
+            self.run.store.add_episode(episode, step=step)
 
     def _save(self) -> Path:
         def save(folder: Path) -> None:

@@ -292,6 +292,36 @@ def test_turns_of_a_process_before_are_found(make_backend: MakeBackend, make_mod
     asyncio.run(main())
 
 
+def test_a_step_that_is_begun_again_has_its_episodes_once(
+    make_backend: MakeBackend, make_model: MakeModel, tmp_path: Path
+) -> None:
+    """They are in the record before it, and so they are when its process was killed in the middle of it."""
+
+    async def fail(*_: Any, **__: Any) -> None:
+        raise BackendError("the machine is away")
+
+    async def main() -> None:
+        model = make_model()
+        async with make_backend() as backend:
+            await model.register(backend)
+            groups = await gather(model)
+            kept = [group.model_dump_json() for group in groups]
+            with pytest.MonkeyPatch.context() as patch:
+                patch.setattr("ludus.api.hosted.train_step", fail)
+                with pytest.raises(BackendError, match="away"):
+                    await model.train(groups)
+        later = make_model()
+        async with make_backend() as backend:
+            await later.register(backend)
+            result = await later.train([TrajectoryGroup.model_validate_json(text) for text in kept])
+            assert result.step == 1 and result.metrics["ledger/trained"] == result.metrics["ledger/sampled"] > 0
+
+    asyncio.run(main())
+    with RunStore.open(tmp_path / "projects" / "p" / "models" / "agent") as store:
+        episodes = [episode.id for episode in store.episodes(step=1)]
+        assert len(episodes) == 6 == len(set(episodes))
+
+
 def test_checkpoints_stay_until_they_are_deleted(make_backend: MakeBackend, make_model: MakeModel) -> None:
     """All steps are there; deleting keeps the newest and the best; a fork begins with the step it was asked for."""
 
