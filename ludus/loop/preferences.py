@@ -183,8 +183,10 @@ def _check(algorithm: AlgorithmSettings) -> None:
     }
     for name in (name for name, value in of_sampler.items() if value):
         raise ConfigError(f"rows were sampled by nobody, and algorithm.{name} compares with who did; leave it out")
-    if algorithm.reward_kl is not None:
-        raise ConfigError("rows have no reward to take a divergence off; leave out algorithm.reward_kl")
+    of_episodes = ("reward_kl", "overlong", "dynamic_sampling", "mask_truncated_completions", "max_sequence_tokens")
+    for name in (name for name in of_episodes if getattr(algorithm, name)):
+        instead = "set max_tokens of the training instead" if name == "max_sequence_tokens" else "leave it out"
+        raise ConfigError(f"algorithm.{name} is of episodes with rewards, and rows have none; {instead}")
     if algorithm.minibatches > 1:
         raise ConfigError(
             f"algorithm.minibatches={algorithm.minibatches} is of rollouts; rows are taken batch_size at a time"

@@ -109,7 +109,7 @@ def test_long_pairs_are_left_out_whole(text: ChatText) -> None:
 
 
 def test_only_losses_of_preferences_are_taken(text: ChatText) -> None:
-    """Another loss, a correction, minibatches, and what compares with a sampler are refused by name."""
+    """Another loss, a correction, minibatches, what compares with a sampler and what is of episodes are refused."""
     row = {"prompt": "a ", "chosen": "b", "rejected": "c"}
     with pytest.raises(ConfigError, match="'clip' does not learn from preferences"):
         batches(text, [row], "grpo")
@@ -125,6 +125,15 @@ def test_only_losses_of_preferences_are_taken(text: ChatText) -> None:
     }.items():
         with pytest.raises(ConfigError, match=rf"algorithm\.{name} compares with who did"):
             batches(text, [row], algorithm=algorithm)
+    for name, value in {
+        "reward_kl": {"coef": 0.1},
+        "overlong": {"tokens": 8},
+        "dynamic_sampling": True,
+        "mask_truncated_completions": True,
+        "max_sequence_tokens": 512,
+    }.items():
+        with pytest.raises(ConfigError, match=rf"algorithm\.{name} is of episodes with rewards"):
+            batches(text, [row], algorithm={name: value})
 
 
 def test_every_row_is_taken_once_an_epoch(text: ChatText) -> None:
