@@ -15,6 +15,7 @@ from typing import Any
 from urllib.parse import quote
 
 from ludus.processes.files import write_whole
+from ludus.runs.digest import digest
 from ludus.runs.plot import Series, write_reward_png
 from ludus.runs.store import RunStore
 from ludus.runs.view import Decode
@@ -65,10 +66,22 @@ def report_page(run: RunStore, *, decode: Decode | None = None) -> str:
     return _drawn(run, decode)[0]
 
 
+def report_text(run: RunStore, *, decode: Decode | None = None) -> str:
+    """The run in a page of Markdown, which is written nowhere; decode as in `write_report`."""
+    with closing(_watched(run, decode)) as watched:
+        return digest(watched)
+
+
+def _watched(run: RunStore, decode: Decode | None) -> WatchedRun:
+    """With the episodes read that a report lists."""
+    watched = WatchedRun(run.folder, run.name, decode=decode)
+    watched.wait(num_read=MOST_LISTED)
+    return watched
+
+
 def _drawn(run: RunStore, decode: Decode | None) -> tuple[str, tuple[Series, ...]]:
     """The page, and the curves of its picture."""
-    with closing(WatchedRun(run.folder, run.name, decode=decode)) as watched:
-        watched.wait(num_read=MOST_LISTED)
+    with closing(_watched(run, decode)) as watched:
         return one_file(finite_only(report_data(watched))), _learning_curves(watched)
 
 

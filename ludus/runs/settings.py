@@ -80,7 +80,8 @@ class TrackersSettings(Settings):
     project: str = pydantic.Field(default="ludus", min_length=1)
     """The project or experiment there, in which the run has the run's `name`; the service's name for otlp."""
     traces_per_step: int | None = pydantic.Field(default=None, ge=0)
-    """Most episodes of one step that become traces, the first that end. None: all."""
+    """Most episodes of one step that trackers are shown, the first that end. None: all; W&B and TensorBoard, which have
+    no traces, 8."""
     share: float = pydantic.Field(default=0.02, gt=0, le=1)
     """Of one core, that traces may take while the run goes on; what is left over is written when it has ended."""
     patience_s: float = pydantic.Field(default=60.0, gt=0)

@@ -105,6 +105,12 @@ def new_messages(turn: Turn, earlier: Turn | None) -> tuple[Message, ...]:
     return turn.messages[num_seen + 1 :] if is_answer_next else turn.messages
 
 
+def message_text(message: Message) -> str:
+    """The message as a person reads it: its content, and a line for each call of a tool."""
+    calls = [f"{call.name}({call.arguments})" for call in message.tool_calls]
+    return "\n".join(filter(None, (message.content, *calls)))
+
+
 def token_pieces(ids: Sequence[int], decode: Decode) -> list[str]:
     """Text of each token; a character split over several tokens belongs to the last of them."""
     pieces: list[str] = []

@@ -35,6 +35,16 @@ class TrackedEpisode:
     """The training step that asked for it. None: no step did."""
 
 
+@dataclass(frozen=True, slots=True)
+class Report:
+    """The run's report, drawn when it is asked for; empty where it cannot be drawn."""
+
+    page: Callable[[], str]
+    """One file of HTML."""
+    text: Callable[[], str]
+    """Markdown."""
+
+
 class Tracker(Protocol):
     """One run in a tracker, in a process of its own. Every method raises whatever the tracker's client raises.
 
@@ -43,17 +53,17 @@ class Tracker(Protocol):
 
     run_id: str
     """What the tracker knows the run by: who opens it with that goes on with the same run."""
-    takes_traces: bool
-    """Whether episodes are shown."""
+    most_per_step: int | None
+    """Episodes of one step that it is given where the settings do not say how many. None: all."""
 
     def add_metrics(self, step: int, metrics: Metrics) -> None:
         """Those of one step; several times for one step is possible, and a step that was trained again."""
 
     def add_episodes(self, episodes: Sequence[TrackedEpisode]) -> None:
-        """Each is a trace."""
+        """One or more."""
 
-    def end(self, summary: Mapping[str, Any], report: Callable[[], str]) -> None:
-        """The run has ended by itself. report: draws one page of HTML; empty if it cannot be drawn."""
+    def end(self, summary: Mapping[str, Any], report: Report) -> None:
+        """The run has ended by itself."""
 
     def close(self) -> None:
         """Returns when all that was added has left. A run that has not ended may be opened again."""

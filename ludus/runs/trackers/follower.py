@@ -28,10 +28,10 @@ from ludus.processes.files import hold, write_whole
 from ludus.runs.codec import decode_episode
 from ludus.runs.decoder import decoder_of
 from ludus.runs.folder import metrics_of, read_config
-from ludus.runs.report import report_page
+from ludus.runs.report import report_page, report_text
 from ludus.runs.settings import TrackerName, TrackersSettings
 from ludus.runs.store import RunStore
-from ludus.runs.trackers.base import TrackedEpisode, TrackedRun, Tracker
+from ludus.runs.trackers.base import Report, TrackedEpisode, TrackedRun, Tracker
 
 FOLDER = "trackers"
 _POLL_S = 1.0
@@ -40,6 +40,19 @@ _LIVE_BATCH, _LAST_BATCH = 8, 64
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 2.0, 60.0
 _NICEST = 19
 _MAX_REASON_CHARS = 500
+_ALL = "SELECT num, step, record FROM episodes WHERE num > ? AND num <= ? ORDER BY num LIMIT ?"
+_OF_EACH_STEP = """
+SELECT num, step, record FROM episodes AS one
+WHERE num > ? AND num <= ? AND ? > (
+    SELECT count(*) FROM (
+        SELECT 1 FROM episodes AS before
+        WHERE before.step IS one.step AND before.is_eval = one.is_eval AND before.num < one.num
+        LIMIT ?
+    )
+)
+ORDER BY num LIMIT ?
+"""
+"""The first that ended of each step, and of each evaluation; how many is looked at, not all that there are."""
 Tell = Callable[[Mapping[str, Any]], None]
 
 
@@ -76,21 +89,17 @@ class Follower:
         self._store = RunStore.look(run.folder, checks=False)
         self._at = Position.read(self._path)
         self._tracker: Tracker | None = None
-        self._takes_traces = True
         self._began_s, self._busy_s = time.monotonic(), 0.0
 
     @property
     def num_behind(self) -> int:
         """Episodes that the tracker has not been told of."""
-        if not self._takes_traces:
-            return 0
-        return int(self._store.rows("SELECT count(*) FROM episodes WHERE num > ?", (self._at.episode,))[0][0])
+        return max(0, self._newest() - self._at.episode)
 
     def open(self) -> None:
         """Opens the run in the tracker, if it is not."""
         if self._tracker is None:
             self._tracker = self._open_tracker(self._run, self._at.run_id)
-            self._takes_traces = self._tracker.takes_traces
             self._keep(replace(self._at, run_id=self._tracker.run_id))
             self._began_s = time.monotonic()
 
@@ -103,13 +112,12 @@ class Follower:
         tracker = self._tracker
         assert tracker is not None, "it was opened"
         self._tell_metrics(tracker)
-        if tracker.takes_traces:
-            spare_s = (time.monotonic() - self._began_s) * self._run.settings.share - self._busy_s
-            if (is_last or spare_s > 0) and self._tell_episodes(tracker, _LAST_BATCH if is_last else _LIVE_BATCH):
-                return True
+        spare_s = (time.monotonic() - self._began_s) * self._run.settings.share - self._busy_s
+        if (is_last or spare_s > 0) and self._tell_episodes(tracker, _LAST_BATCH if is_last else _LIVE_BATCH):
+            return True
         summary = self._store.summary() if is_last else None
         if summary is not None and not self._at.has_ended:
-            tracker.end(summary, self._report)
+            tracker.end(summary, Report(partial(self._drawn, report_page), partial(self._drawn, report_text)))
             self._keep(replace(self._at, has_ended=True))
         return False
 
@@ -144,26 +152,32 @@ class Follower:
 
     def _tell_episodes(self, tracker: Tracker, most: int) -> bool:
         """Whether there were any."""
-        sql = "SELECT num, step, is_eval, record FROM episodes WHERE num > ? ORDER BY num LIMIT ?"
-        rows = self._store.rows(sql, (self._at.episode, most))
+        began_s = time.process_time()
+        per_step = self._run.settings.traces_per_step
+        per_step = tracker.most_per_step if per_step is None else per_step
+        last = self._newest()
+        within = (self._at.episode, last)
+        rows = (
+            self._store.rows(_ALL, (*within, most))
+            if per_step is None
+            else self._store.rows(_OF_EACH_STEP, (*within, per_step, per_step, most))
+        )
         if rows:
-            began_s = time.process_time()
-            found = [TrackedEpisode(decode_episode(row[3]), row[1]) for row in rows if self._is_shown(*row[:3])]
-            tracker.add_episodes(found)
+            tracker.add_episodes([TrackedEpisode(decode_episode(record), step) for _, step, record in rows])
+        reached = rows[-1][0] if len(rows) == most else max(last, self._at.episode)
+        if reached != self._at.episode:
             self._busy_s += time.process_time() - began_s
-            self._keep(replace(self._at, episode=rows[-1][0], has_ended=False))
+            self._keep(replace(self._at, episode=reached, has_ended=False))
         return bool(rows)
 
-    def _is_shown(self, num: int, step: int | None, is_eval: bool) -> bool:
-        most = self._run.settings.traces_per_step
-        if most is None:
-            return True
-        sql = "SELECT count(*) FROM episodes WHERE step IS ? AND is_eval = ? AND num < ?"
-        return bool(self._store.rows(sql, (step, is_eval, num))[0][0] < most)
+    def _newest(self) -> int:
+        """Number of the last episode; 0 if there is none. They are numbered without gaps."""
+        ((found,),) = self._store.rows("SELECT coalesce(max(num), 0) FROM episodes")
+        return int(found)
 
-    def _report(self) -> str:
+    def _drawn(self, draw: Callable[..., str]) -> str:
         try:
-            return report_page(self._store, decode=decoder_of(self._store))
+            return draw(self._store, decode=decoder_of(self._store))
         except LudusError:  # what draws it is not installed
             return ""
 

@@ -16,12 +16,12 @@ import json
 import os
 import time
 import uuid
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from ludus.runs.metrics import Metrics
-from ludus.runs.trackers.base import TrackedEpisode, TrackedRun, Tracker, numbers_of
+from ludus.runs.trackers.base import Report, TrackedEpisode, TrackedRun, Tracker, numbers_of
 from ludus.runs.trackers.tree import MAX_LABEL_CHARS, UNDECODED, TreeSpan, episode_tree, labels_of
 from ludus.settings import leaves
 from ludus.types import Episode
@@ -37,7 +37,7 @@ _QUIET = {"MLFLOW_DISABLE_TELEMETRY": "true", "DO_NOT_TRACK": "true", "GIT_PYTHO
 
 
 class MlflowTracker(Tracker):
-    takes_traces = True
+    most_per_step = None
 
     def __init__(self, run: TrackedRun, run_id: str | None) -> None:
         os.environ.update(_HTTP | _QUIET)
@@ -85,11 +85,11 @@ class MlflowTracker(Tracker):
         if spans:
             self._traces.log_spans(self._experiment_id, spans)
 
-    def end(self, summary: Mapping[str, Any], report: Callable[[], str]) -> None:
+    def end(self, summary: Mapping[str, Any], report: Report) -> None:
         numbers = {f"summary/{name}": value for name, value in numbers_of(summary).items()}
         self.add_metrics(int(summary.get("steps", 0)), numbers)
         self._client.log_dict(self.run_id, dict(summary), "summary.json")
-        page = report()
+        page = report.page()
         if page:
             self._client.log_text(self.run_id, page, "report.html")
 

@@ -12,12 +12,12 @@ import json
 import logging
 import time
 import uuid
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ludus.runs.metrics import Metrics
-from ludus.runs.trackers.base import TrackedEpisode, TrackedRun, Tracker, numbers_of
-from ludus.runs.trackers.tree import UNDECODED, TreeSpan, episode_tree, labels_of
+from ludus.runs.trackers.base import Report, TrackedEpisode, TrackedRun, Tracker, numbers_of
+from ludus.runs.trackers.tree import UNDECODED, TreeSpan, cut, episode_tree, labels_of
 
 _TIMEOUT_S = 10.0
 _OPERATIONS = {"run": "invoke_agent", "generate": "chat", "tool": "execute_tool"}
@@ -25,7 +25,7 @@ _ROLES = {"user": "user", "assistant": "assistant", "system": "system", "tool": 
 
 
 class OtlpTracker(Tracker):
-    takes_traces = True
+    most_per_step = None
 
     def __init__(self, run: TrackedRun, run_id: str | None) -> None:
         from opentelemetry.exporter.otlp.proto.http.metric_exporter import OTLPMetricExporter
@@ -54,11 +54,11 @@ class OtlpTracker(Tracker):
     def add_episodes(self, episodes: Sequence[TrackedEpisode]) -> None:
         self._export_spans([span for one in episodes for span in self._spans_of(one)])
 
-    def end(self, summary: Mapping[str, Any], report: Callable[[], str]) -> None:
+    def end(self, summary: Mapping[str, Any], report: Report) -> None:
         self._export_metrics({f"summary/{name}": value for name, value in numbers_of(summary).items()})
         now, trace_id = time.time(), uuid.uuid5(uuid.NAMESPACE_URL, self.run_id)
         ended = TreeSpan("end", "run ended", now, now, attributes={"summary": json.dumps(summary, default=str)})
-        self._export_spans([self._span(trace_id, 0, ended, {})])
+        self._export_spans([self._span(trace_id, 0, ended, {}, report=cut(report.text()))])
 
     def close(self) -> None:
         logging.getLogger("opentelemetry.exporter.otlp").removeHandler(self._last)
@@ -99,7 +99,8 @@ class OtlpTracker(Tracker):
         labels = {f"ludus.{name}": value for name, value in labels_of(episode, self._name, one.step).items()}
         return [self._span(trace_id, idx, span, labels) for idx, span in enumerate(episode_tree(episode))]
 
-    def _span(self, trace: uuid.UUID, idx: int, span: TreeSpan, labels: Mapping[str, str]) -> Any:
+    def _span(self, trace: uuid.UUID, idx: int, span: TreeSpan, labels: Mapping[str, str], *, report: str = "") -> Any:
+        """report: in Markdown, an event of the span. Empty: it has none."""
         from opentelemetry.sdk.trace import Event, ReadableSpan
         from opentelemetry.trace import SpanContext, SpanKind, Status, StatusCode, TraceFlags
 
@@ -109,6 +110,7 @@ class OtlpTracker(Tracker):
 
         ended_at = _ns(span.finished_at)
         events = [Event(UNDECODED, {"text": text}, ended_at) for text in span.undecoded]
+        events += [Event("ludus.report", {"text": report}, ended_at)] if report else []
         if span.kind == "reward" or (span.kind == "run" and isinstance(span.outputs, Mapping)):
             events += [Event("gen_ai.evaluation.result", given, ended_at) for given in _evaluations(span)]
         operation = _OPERATIONS.get(span.kind)

@@ -1,29 +1,29 @@
-"""A run in trackio: metrics, configuration, traces of episodes, summary.
+"""A run in trackio: metrics, configuration, traces of episodes, summary and report.
 
 Knows: trackio's runs and traces.  Knows not: who plays.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ludus.runs.metrics import Metrics
-from ludus.runs.trackers.base import TrackedEpisode, TrackedRun, Tracker, numbers_of
+from ludus.runs.trackers.base import Report, TrackedEpisode, TrackedRun, Tracker, numbers_of
 from ludus.runs.trackers.tree import TreeSpan, episode_tree, labels_of
 
 _KINDS = {"generate": "generation", "tool": "tool"}
 
 
 class TrackioTracker(Tracker):
-    takes_traces = True
+    most_per_step = None
 
     def __init__(self, run: TrackedRun, run_id: str | None) -> None:
         import trackio
 
         self.run_id = run_id or run.name
         self._name = run.name
-        self._trace = trackio.Trace
+        self._trace, self._markdown, self._html = trackio.Trace, trackio.Markdown, trackio.Html
         self._run = trackio.init(
             project=run.settings.project,
             name=self.run_id,
@@ -53,9 +53,13 @@ class TrackioTracker(Tracker):
             }
             self._run.log({"episode": self._trace(messages=messages, metadata=metadata, spans=spans)}, step=one.step)
 
-    def end(self, summary: Mapping[str, Any], report: Callable[[], str]) -> None:
-        numbers = {f"summary/{name}": value for name, value in numbers_of(summary).items()}
-        self._run.log(numbers, step=int(summary.get("steps", 0)))
+    def end(self, summary: Mapping[str, Any], report: Report) -> None:
+        shown: dict[str, Any] = {f"summary/{name}": value for name, value in numbers_of(summary).items()}
+        if text := report.text():
+            shown["report"] = self._markdown(text)
+        if page := report.page():
+            shown["report_page"] = self._html(page, inject=False)
+        self._run.log(shown, step=int(summary.get("steps", 0)))
 
     def close(self) -> None:
         self._run.finish()

@@ -1,30 +1,38 @@
-"""A run in Weights & Biases: metrics, configuration, summary and the report as a page.
+"""A run in Weights & Biases: metrics, configuration, episodes in a table, summary and the report as a page.
 
-Knows: wandb's runs.  Knows not: episodes: traces there are another product's.
+Knows: wandb's runs and tables.  Knows not: spans: traces there are another product's.
 """
 
 from __future__ import annotations
 
+import os
 import uuid
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ludus.runs.metrics import Metrics
-from ludus.runs.trackers.base import TrackedEpisode, TrackedRun, Tracker, numbers_of
+from ludus.runs.trackers.base import Report, TrackedEpisode, TrackedRun, Tracker, numbers_of
+from ludus.runs.trackers.conversation import conversation
+from ludus.runs.trackers.tree import cut, labels_of
 
 _INIT_TIMEOUT_S = 60
 _ID_CHARS = 16
+_LABELS = ("split", "sample", "group", "episode", "outcome")
+_COLUMNS = ("step", *_LABELS, "reason", "reward", "turns", "tokens", "asked", "conversation")
 
 
 class WandbTracker(Tracker):
-    takes_traces = False
+    most_per_step = 8
 
     def __init__(self, run: TrackedRun, run_id: str | None) -> None:
+        # What is still to be synchronised stands in the run's folder, tables as well.
+        os.environ.setdefault("WANDB_DATA_DIR", str(run.folder / "trackers" / "wandb"))
         import wandb
 
         settings = run.settings.wandb
         self._html = wandb.Html
         self.run_id = run_id or uuid.uuid4().hex[:_ID_CHARS]
+        self._name = run.name
         folder = run.folder / "trackers"
         self._run = wandb.init(
             project=run.settings.project,
@@ -48,18 +56,38 @@ class WandbTracker(Tracker):
         # A step that is trained again after a resume is a point too, which wandb's own steps would refuse.
         self._run.define_metric("step", hidden=True)
         self._run.define_metric("*", step_metric="step")
+        # What is logged of it each time are the rows that are new; wandb shows them as one table.
+        self._table = wandb.Table(columns=list(_COLUMNS), log_mode="INCREMENTAL")
 
     def add_metrics(self, step: int, metrics: Metrics) -> None:
         self._run.log({"step": step, **metrics})
 
     def add_episodes(self, episodes: Sequence[TrackedEpisode]) -> None:
-        raise AssertionError("it has no traces")
+        for one in episodes:
+            self._table.add_data(*self._row(one))
+        steps = [one.step for one in episodes if one.step is not None]
+        self._run.log({"episodes": self._table, **({"step": steps[-1]} if steps else {})})
 
-    def end(self, summary: Mapping[str, Any], report: Callable[[], str]) -> None:
+    def end(self, summary: Mapping[str, Any], report: Report) -> None:
         self._run.summary.update({f"summary/{name}": value for name, value in numbers_of(summary).items()})
-        page = report()
+        page = report.page()
         if page:
             self._run.log({"step": int(summary.get("steps", 0)), "report": self._html(page, inject=False)})
 
     def close(self) -> None:
         self._run.finish()
+
+    def _row(self, one: TrackedEpisode) -> list[Any]:
+        episode, turns = one.episode, one.episode.session.turns
+        labels = labels_of(episode, self._name, one.step)
+        said = "\n\n".join(f"{who}: {text}" for who, text in conversation(episode))
+        return [
+            one.step,
+            *(labels[name] for name in _LABELS),
+            episode.outcome.reason,
+            None if episode.reward is None else float(episode.reward),
+            len(turns),
+            episode.session.num_sampled_tokens,
+            cut(turns[0].messages[-1].content or "") if turns and turns[0].messages else "",
+            cut(said),
+        ]

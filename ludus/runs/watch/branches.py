@@ -24,7 +24,7 @@ from ludus.processes.files import write_whole
 from ludus.runs.interactions import message_json as in_openais_words
 from ludus.runs.interactions import tool_json
 from ludus.runs.store import RunStore
-from ludus.runs.view import Decode
+from ludus.runs.view import Decode, message_text
 from ludus.runs.watch.detail import alternatives, message_json, turn_tokens
 from ludus.runs.watch.question import BRANCH, FOLDER, Edit, Json, Past, Question, Sampler
 from ludus.types import Episode, Turn
@@ -204,7 +204,7 @@ def _branch_json(group: str, episodes: Sequence[Episode], chosen: Collection[str
     samples = [
         {
             "episode": episode.id,
-            "text": text_of(episode.session.turns[-1]),
+            "text": message_text(episode.session.turns[-1].reply),
             "reward": episode.reward,
             "tokens": None,
             "chosen": episode.id in chosen,
@@ -228,12 +228,6 @@ def changed(turn: Turn, edit: Edit | None) -> Turn:
     return replace(turn, messages=tuple(messages))
 
 
-def text_of(turn: Turn) -> str:
-    """The reply as a person reads it."""
-    calls = [f"{call.name}({call.arguments})" for call in turn.reply.tool_calls]
-    return "\n".join(filter(None, (turn.reply.content, *calls)))
-
-
 def answer_json(episode: Episode, turn: Turn, decode: Decode | None) -> Json:
     """An answer with all its tokens, and what else each could have been; no step trained any of them. Of a model that
     is served elsewhere they are not known."""
@@ -243,7 +237,7 @@ def answer_json(episode: Episode, turn: Turn, decode: Decode | None) -> Json:
         token |= alternatives(turn, token["i"] - page["prompt_total"], decode)
     return {
         "episode": episode.id,
-        "text": text_of(turn),
+        "text": message_text(turn.reply),
         "reply": message_json(turn.reply),
         "tokens": page["tokens"] if turn.sampled.token_ids else None,
         "stop": turn.abort_cause or turn.sampled.stop_reason,

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import random
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -12,7 +14,7 @@ import pytest
 from ludus.runs.metrics import Metrics
 from ludus.runs.settings import TrackersSettings
 from ludus.runs.store import RunStore
-from ludus.runs.trackers.base import TrackedEpisode, TrackedRun, Tracker
+from ludus.runs.trackers.base import Report, TrackedEpisode, TrackedRun, Tracker
 from ludus.runs.trackers.follower import Follower, follow, tracked_run
 from tests.runs.conftest import episode_of
 from tests.runs.trackers.conftest import SUMMARY
@@ -21,7 +23,7 @@ from tests.runs.trackers.conftest import SUMMARY
 class Noted(Tracker):
     """A tracker that writes down what it is told, and refuses as it is asked to."""
 
-    takes_traces = True
+    most_per_step: int | None = None
 
     def __init__(self, refuses: Sequence[bool] = ()) -> None:
         self.run_id = "noted"
@@ -29,6 +31,7 @@ class Noted(Tracker):
         self.metrics: list[tuple[int, dict[str, float]]] = []
         self.episodes: list[tuple[str, int | None]] = []
         self.ended: list[Mapping[str, Any]] = []
+        self.reports: list[tuple[str, str]] = []
         self._refuses = list(refuses)
 
     def open(self, _run: TrackedRun, run_id: str | None) -> Tracker:
@@ -43,8 +46,9 @@ class Noted(Tracker):
     def add_episodes(self, episodes: Sequence[TrackedEpisode]) -> None:
         self.episodes += [(one.episode.id, one.step) for one in episodes]
 
-    def end(self, summary: Mapping[str, Any], report: Callable[[], str]) -> None:
+    def end(self, summary: Mapping[str, Any], report: Report) -> None:
         self.ended.append(summary)
+        self.reports.append((report.text(), report.page()))
 
     def close(self) -> None: ...
 
@@ -137,6 +141,40 @@ def test_a_part_of_each_step(store: RunStore) -> None:
     store.add_episode(episode_of(24), step=2)
     told(store, tracker, traces_per_step=2)
     assert len(tracker.episodes) == 5
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_what_is_shown_of_a_step_are_its_first(store: RunStore, seed: int) -> None:
+    """Whatever the order in which steps and evaluations end, and however often one looks: as counting by hand says."""
+    rng = random.Random(seed)
+    asked = rng.choice([None, 0, 1, 2, 5])
+    tracker, expected, seen = Noted(), list[str](), Counter[tuple[int | None, bool]]()
+    tracker.most_per_step = rng.choice([None, 3])
+    most = tracker.most_per_step if asked is None else asked
+    for number in range(120):
+        step, is_eval = rng.choice([None, 1, 2, 3]), rng.random() < 0.3
+        store.add_episode(replace(episode_of(number), is_eval=is_eval), step=step)
+        if most is None or seen[step, is_eval] < most:
+            expected.append(f"ep-{number}")
+        seen[step, is_eval] += 1
+        if rng.random() < 0.05:
+            told(store, tracker, traces_per_step=asked)
+            assert [name for name, _ in tracker.episodes] == expected
+    said = told(store, tracker, traces_per_step=asked)
+    assert [name for name, _ in tracker.episodes] == expected
+    assert said[-1] == {"event": "told", "behind": 0}
+
+
+def test_the_report_is_drawn_as_it_is_asked_for(store: RunStore) -> None:
+    """A page, and the same run in Markdown."""
+    store.add_metrics(1, {"rollout/reward": 0.5})
+    store.add_episode(episode_of(1), step=1)
+    store.write_summary(SUMMARY)
+    tracker = Noted()
+    told(store, tracker)
+    [(text, page)] = tracker.reports
+    assert text.startswith("# run\n") and "| rollout/reward | 0.5 | 0.5 |" in text
+    assert page.startswith("<!doctype html>") and "ep-1" in page
 
 
 def test_a_line_that_is_being_written_is_read_when_it_is_whole(store: RunStore) -> None:

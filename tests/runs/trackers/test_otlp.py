@@ -89,13 +89,16 @@ def test_tools_rewards_and_failures(collected: Collected) -> None:
 
 
 def test_metrics_are_gauges(collected: Collected) -> None:
-    """With their step; the numbers of the summary in the end."""
+    """With their step; the numbers of the summary in the end, and the report as an event."""
     names = [name for name, _ in collected.metrics]
     assert [value for name, value in collected.metrics if name == "ludus.rollout.reward"] == [0.25, 0.5]
     assert [value for name, value in collected.metrics if name == "ludus.step"] == [0.0, 1.0, 2.0]
     assert dict(collected.metrics)["ludus.summary.ledger.sampled"] == 9.0 and names.count("ludus.summary.reward") == 1
     (ended,) = [span for span in collected.spans if span.name == "run ended"]
     assert json.loads(values_of(ended.attributes)["ludus.summary"]) == SUMMARY
+    (report,) = ended.events
+    assert report.name == "ludus.report"
+    assert "| rollout/reward | 0.25 | 0.5 |" in values_of(report.attributes)["text"]
 
 
 def test_a_resumed_run_is_the_same_service(collected: Collected) -> None:

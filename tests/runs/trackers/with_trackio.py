@@ -24,7 +24,7 @@ print(json.dumps({
 
 
 def test_a_run_that_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Both processes write one run: metrics with their steps, episodes as traces, the summary."""
+    """Both processes write one run: metrics with their steps, episodes as traces, the summary and the report."""
     monkeypatch.setenv("TRACKIO_DIR", str(tmp_path / "trackio"))
     settings = {"to": "trackio", "project": "math"}
     with tracked(tmp_path, "first", **settings) as run:
@@ -42,6 +42,10 @@ def test_a_run_that_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
     logs = found["logs"]
     assert [(row["step"], row["rollout/reward"]) for row in logs if "rollout/reward" in row] == [(1, 0.25), (2, 0.5)]
     assert [row["summary/reward"] for row in logs if "summary/reward" in row] == [0.75]
+    [ended] = [row for row in logs if "report" in row]
+    assert ended["report"]["_type"] == "trackio.markdown" and "| rollout/reward | 0.25 | 0.5 |" in str(ended["report"])
+    [page] = (tmp_path / "trackio").rglob("*.html")
+    assert "Guess" in page.read_text("utf-8")
     traces = sorted(found["traces"], key=lambda trace: trace["step"])
     assert [trace["metadata"]["episode"] for trace in traces] == ["ep-1", "ep-2"]
     assert [span["kind"] for span in traces[0]["spans"]][:4] == ["span", "generation", "tool", "generation"]
