@@ -83,7 +83,8 @@ class TrackersSettings(Settings):
     """Most episodes of one step that trackers are shown, the first that end. None: all; W&B and TensorBoard, which have
     no traces, 8."""
     share: float = pydantic.Field(default=0.02, gt=0, le=1)
-    """Of one core, that traces may take while the run goes on; what is left over is written when it has ended."""
+    """Of one core, that a tracker may take while the run goes on: metrics are told at once, episodes as far as it
+    reaches; what is left over is told when the run has ended."""
     patience_s: float = pydantic.Field(default=60.0, gt=0)
     """How long a run that has ended waits for a tracker that no longer gets on."""
     mlflow: MlflowSettings = MlflowSettings()

@@ -2,7 +2,7 @@
 
 Knows: the run store, which tracker there is.  Knows not: who plays; the run knows of it as little.
 Invariants: what the tracker has not taken is tried again, and where the next process goes on is kept in the folder;
-while the run goes on, traces take no more than their share of a core, and metrics come before them.
+while the run goes on, telling takes no more than its share of a core, and metrics come before traces.
 
     runs/<name>/trackers/<tracker>.json  the tracker's own id of the run, and up to where it has it
                          <tracker>.log   what its client said
@@ -109,17 +109,12 @@ class Follower:
         is_last: nothing more is written into the folder, and time is no matter.
         """
         self.open()
-        tracker = self._tracker
-        assert tracker is not None, "it was opened"
-        self._tell_metrics(tracker)
-        spare_s = (time.monotonic() - self._began_s) * self._run.settings.share - self._busy_s
-        if (is_last or spare_s > 0) and self._tell_episodes(tracker, _LAST_BATCH if is_last else _LIVE_BATCH):
-            return True
-        summary = self._store.summary() if is_last else None
-        if summary is not None and not self._at.has_ended:
-            tracker.end(summary, Report(partial(self._drawn, report_page), partial(self._drawn, report_text)))
-            self._keep(replace(self._at, has_ended=True))
-        return False
+        assert self._tracker is not None, "it was opened"
+        began_s = time.process_time()
+        try:
+            return self._tell(self._tracker, is_last=is_last)
+        finally:
+            self._busy_s += time.process_time() - began_s
 
     def drop(self) -> None:
         """The tracker has failed; it is opened again before it is told more."""
@@ -132,6 +127,17 @@ class Follower:
         if self._tracker is not None:
             self._tracker.close()
         self._store.close()
+
+    def _tell(self, tracker: Tracker, *, is_last: bool) -> bool:
+        self._tell_metrics(tracker)
+        spare_s = (time.monotonic() - self._began_s) * self._run.settings.share - self._busy_s
+        if (is_last or spare_s > 0) and self._tell_episodes(tracker, _LAST_BATCH if is_last else _LIVE_BATCH):
+            return True
+        summary = self._store.summary() if is_last else None
+        if summary is not None and not self._at.has_ended:
+            tracker.end(summary, Report(partial(self._drawn, report_page), partial(self._drawn, report_text)))
+            self._keep(replace(self._at, has_ended=True))
+        return False
 
     def _tell_metrics(self, tracker: Tracker) -> None:
         path = self._run.folder / "metrics.jsonl"
@@ -152,7 +158,6 @@ class Follower:
 
     def _tell_episodes(self, tracker: Tracker, most: int) -> bool:
         """Whether there were any."""
-        began_s = time.process_time()
         per_step = self._run.settings.traces_per_step
         per_step = tracker.most_per_step if per_step is None else per_step
         last = self._newest()
@@ -166,7 +171,6 @@ class Follower:
             tracker.add_episodes([TrackedEpisode(decode_episode(record), step) for _, step, record in rows])
         reached = rows[-1][0] if len(rows) == most else max(last, self._at.episode)
         if reached != self._at.episode:
-            self._busy_s += time.process_time() - began_s
             self._keep(replace(self._at, episode=reached, has_ended=False))
         return bool(rows)
 

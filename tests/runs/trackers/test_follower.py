@@ -204,3 +204,22 @@ def test_traces_keep_to_their_share(store: RunStore) -> None:
 
     follow(Follower(run, "mlflow", tracker.open), lambda _: None, wait)
     assert behind[-1] >= 32 and len(tracker.episodes) == 40
+
+
+def test_what_metrics_take_is_of_the_share_too(store: RunStore) -> None:
+    """They are told at once; what their tracker took for them, traces wait for."""
+    store.add_metrics(1, {"rollout/reward": 0.5})
+    tracker, told_live = Noted(), list[int]()
+    run = tracked_run("run", store.folder, TrackersSettings(share=1e-9))
+    ends = iter([False, False, True])
+
+    def wait(_: float) -> bool:
+        if not told_live:
+            for idx in range(4):
+                store.add_episode(episode_of(idx), step=1)
+        told_live.append(len(tracker.episodes))
+        return next(ends)
+
+    follow(Follower(run, "mlflow", tracker.open), lambda _: None, wait)
+    assert tracker.metrics == [(1, {"rollout/reward": 0.5})]
+    assert told_live == [0, 0, 0] and len(tracker.episodes) == 4
