@@ -301,6 +301,10 @@ class Turn:
         return self.sampled.stop_reason
 
 
+UNKNOWN_PROMPT = (0,)
+"""Stands in a graph for the prompt of a model whose tokens nobody here knows: a turn needs something to stand on."""
+
+
 @dataclass(frozen=True, slots=True)
 class SessionRecord:
     """The finished token graph of one episode; turns in the order in which they finished."""
@@ -321,6 +325,10 @@ class SessionRecord:
     def path_ids(self, node: int) -> tuple[int, ...]:
         """Token ids from the root to `node`, both included."""
         return tuple(token for at in self.path_nodes(node) for token in self.nodes[at].token_ids)
+
+    def knows_tokens(self, turn: Turn) -> bool:
+        """Whether its tokens were recorded. Those of a model that is served elsewhere are not."""
+        return bool(turn.sampled.token_ids) or self.path_ids(turn.node) != UNKNOWN_PROMPT
 
     def path_lengths(self) -> list[int]:
         """Per node the number of tokens from the root to its end; a parent always precedes its children."""

@@ -23,7 +23,7 @@ from ludus.loop.sft import read_conversation
 from ludus.rewards.chat.http import HttpChatModel
 from ludus.rewards.providers import NO_KEY, Endpoint, find_endpoint, unknown_provider
 from ludus.runs.interactions import message_json, tool_json
-from ludus.types import ChatRequest, Episode, Message, Sampled, Sampling
+from ludus.types import UNKNOWN_PROMPT, ChatRequest, Episode, Message, Sampled, Sampling
 
 _OWN = re.compile(r"base|final|step-[0-9]+")
 _READ = ("role", "content", "reasoning", "reasoning_content")
@@ -75,7 +75,7 @@ async def ask_elsewhere(endpoint: Endpoint, request: ChatRequest, spec: SessionS
     graph = SessionGraph(spec.id or "")
     graph.add_turn(
         turn_id=f"elsewhere-{secrets.token_hex(12)}",
-        prompt_ids=(0,),  # an outside model has no ids, and the graph wants a root to stand on
+        prompt_ids=UNKNOWN_PROMPT,
         prefix=None,
         follows=None,
         fork=None,

@@ -32,7 +32,7 @@ from ludus.gateway.dialects.chat.dialect import CHAT
 from ludus.http.body import read_body
 from ludus.http.server import HttpServer
 from ludus.http.sse import DONE, whole_data
-from ludus.types import Message, Sampled, Sampling
+from ludus.types import UNKNOWN_PROMPT, Message, Sampled, Sampling
 
 _TIMEOUT_S = 600.0  # what OpenAI's SDK waits
 _CHAT_PATH = "chat/completions"
@@ -84,7 +84,7 @@ class ExternalSession:
         follows = self.graph.match(messages, "").follows
         turn = self.graph.add_turn(
             turn_id=str(events[0]["id"]),
-            prompt_ids=(0,),  # an outside model has no ids, and the graph wants a root to stand on
+            prompt_ids=UNKNOWN_PROMPT,
             prefix=None,
             follows=None if follows is None else follows.id,
             fork=None,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,7 @@ from ludus.rewards.providers import Endpoint as Address
 from ludus.runs.store import RunStore
 from ludus.runs.watch.branches import Branches, demonstrations
 from ludus.runs.watch.question import BRANCH, Edit, Past, Question, Said
+from ludus.runs.watch.run import WatchedRun
 from ludus.types import ChatRequest, Message, Sampling, ToolSpec
 from tests.rewards.conftest import Endpoint, completion, endpoint  # noqa: F401
 from tests.runs.conftest import episode_of
@@ -93,7 +95,8 @@ def test_calls_of_tools_are_part_of_the_answer_and_what_is_no_message_is_refused
 
 
 def test_a_branch_and_a_chat_are_kept_beside_the_run(endpoint: Endpoint, tmp_path: Path) -> None:  # noqa: F811
-    """Without tokens, marked with who served them, its key nowhere; what is chosen is a demonstration as any other."""
+    """Without tokens, marked with who served them, its key nowhere; what is chosen is a demonstration as any other.
+    Looked at by themselves, no token stands for those that are not known."""
     with RunStore.create(tmp_path, "run", "name: run\nmodel: {path: nowhere}\n") as store:
         store.add_episode(episode_of(0, num_turns=2), step=1)
         past = store.episode_at(1).session.turns[1]
@@ -135,3 +138,8 @@ def test_a_branch_and_a_chat_are_kept_beside_the_run(endpoint: Endpoint, tmp_pat
     assert [each["content"] for each in row["completion"]] == ["Otherwise."]
     for path in run.rglob("*"):
         assert path.is_dir() or b"a-key-of-mine" not in path.read_bytes()
+    with closing(WatchedRun(run / "branches", "branches")) as watched:
+        (turn,) = watched.episode("b-00")["turns"]
+        tokens = watched.tokens("b-00", turn["id"], offset=0, limit=10)
+    assert turn["num_prompt_tokens"] is turn["num_sampled_tokens"] is None
+    assert (tokens["total"], tokens["prompt_total"], tokens["tokens"]) == (0, 0, [])

@@ -5,8 +5,10 @@ from __future__ import annotations
 import base64
 import itertools
 import json
+import re
 import shutil
 import subprocess
+import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -118,6 +120,31 @@ class Page:
             self._ask("Input.dispatchKeyEvent", type="keyDown", **names, **writes)
             self._ask("Input.dispatchKeyEvent", type="keyUp", **names)
 
+    def tab_to(self, name: str) -> None:
+        """Walks with Tab alone to what a screen reader calls so."""
+        named = "e.getAttribute('aria-label') || e.closest('label')?.innerText || e.innerText || ''"
+        own = f"(e => ({named}).trim().replace(/\\s+/g, ' '))"
+        for _ in range(200):
+            self.press("Tab")
+            if str(self.run(f"{own}(document.activeElement)")).startswith(name):
+                return
+        raise AssertionError(f"Tab never comes to {name!r}; the page says:\n{self.text}")
+
+    def write(self, text: str) -> None:
+        """In the place of what the field that one is in holds."""
+        self.run("document.activeElement.select()")
+        self.press(*text)
+
+    def choose(self, begins_with: str) -> str:
+        """With arrow keys, of the list that one is in, the first of its choices that begins so."""
+        self.press("Home")
+        chosen = "document.activeElement.selectedOptions[0].innerText"
+        for _ in range(200):
+            if (found := str(self.run(chosen))).startswith(begins_with):
+                return found
+            self.press("ArrowDown")
+        raise AssertionError(f"no choice begins with {begins_with!r}; the last is {found!r}")
+
     def resize(self, width: int, height: int) -> None:
         self._ask("Emulation.setDeviceMetricsOverride", width=width, height=height, deviceScaleFactor=1, mobile=False)
 
@@ -206,3 +233,20 @@ class Browser(Page):
     def _end(self) -> None:
         self._process.terminate()
         self._process.wait(20)
+
+
+@contextmanager
+def serving(*words: str) -> Iterator[str]:
+    """The address that a command of Ludus says it serves, which ends with the block."""
+    command = [sys.executable, "-m", "ludus", *words]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    try:
+        said = ""
+        while (found := re.search(r"http://127\.0\.0\.1:[\w/?=#~-]+", said)) is None:
+            line = process.stdout.readline()  # type: ignore[union-attr]
+            assert line, f"the server did not start; it said:\n{said}"
+            said += line
+        yield found[0]
+    finally:
+        process.terminate()
+        process.communicate(timeout=60)

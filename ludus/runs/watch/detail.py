@@ -44,6 +44,7 @@ def episode_detail(
     turns = []
     for number, turn in enumerate(episode.session.turns, start=1):
         use, sampled = uses.get(turn.id), turn.sampled
+        is_known = episode.session.knows_tokens(turn)
         follows = by_id.get(turn.follows or "")
         turns.append(
             {
@@ -63,8 +64,8 @@ def episode_detail(
                 "mask": "evaluation" if episode.is_eval else None if use is None else use.mask,
                 "version_min": min(sampled.versions, default=None),
                 "version_max": max(sampled.versions, default=None),
-                "num_prompt_tokens": ends[turn.node] - len(sampled.token_ids),
-                "num_sampled_tokens": len(sampled.token_ids),
+                "num_prompt_tokens": ends[turn.node] - len(sampled.token_ids) if is_known else None,
+                "num_sampled_tokens": len(sampled.token_ids) if is_known else None,
                 "num_cached_tokens": sampled.num_cached_tokens,
                 "stop": turn.abort_cause or sampled.stop_reason,
                 "temperature": turn.sampling.temperature,
@@ -91,8 +92,11 @@ def turn_tokens(
     offset: int,
     limit: int,
 ) -> dict[str, Any]:
-    """A page of the turn's tokens, those of the prompt first. step: of the step that used the turn, if it is known."""
-    path = episode.session.path_ids(turn.node)
+    """A page of the turn's tokens, those of the prompt first; none where a model served elsewhere answered.
+
+    step: of the step that used the turn, if it is known.
+    """
+    path = episode.session.path_ids(turn.node) if episode.session.knows_tokens(turn) else ()
     num_prompt = len(path) - len(turn.sampled.token_ids)
     page = range(min(offset, len(path)), min(offset + limit, len(path)))
     texts = _texts(path, page, decode)

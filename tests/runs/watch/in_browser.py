@@ -5,8 +5,6 @@ from __future__ import annotations
 import json
 import re
 import sqlite3
-import subprocess
-import sys
 import time
 from array import array
 from collections.abc import Iterator
@@ -24,8 +22,8 @@ from ludus.runs.tokens import TokenColumns, write_tokens
 from ludus.runs.watch.branches import demonstrations
 from ludus.runs.watch.page import one_file
 from tests.api.test_recorded_tokens import ROWS, LettersAgent, config_of
-from tests.runs.browser import Browser, Page
-from tests.runs.conftest import fill_run
+from tests.runs.browser import Browser, Page, serving
+from tests.runs.conftest import episode_of, fill_run
 
 pytestmark = pytest.mark.timeout(300)
 
@@ -90,27 +88,10 @@ def _write_losses(store: RunStore, step: int) -> None:
 
 
 @contextmanager
-def _serving(*words: str) -> Iterator[str]:
-    """The address that a command says it serves."""
-    command = [sys.executable, "-m", "ludus", *words, "--port", "0"]
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
-    try:
-        said = ""
-        while (found := re.search(r"http://127\.0\.0\.1:[\w/?=#~-]+", said)) is None:
-            line = process.stdout.readline()  # type: ignore[union-attr]
-            assert line, f"the server did not start; it said:\n{said}"
-            said += line
-        yield found[0]
-    finally:
-        process.terminate()
-        process.communicate(timeout=60)
-
-
-@contextmanager
 def _opened(root: Path, folder: Path, served: str) -> Iterator[Watched]:
     """folder: of the browser.  served: where a model is served that is none of the runs'."""
     with (
-        _serving("watch", str(root), "--no-open", "--model", f"{_SERVED}={served}") as link,
+        serving("watch", str(root), "--no-open", "--port", "0", "--model", f"{_SERVED}={served}") as link,
         Browser(folder) as page,
     ):
         page.open(link)
@@ -129,7 +110,7 @@ def watched(tmp_path_factory: pytest.TempPathFactory, tiny_model_folder: Path) -
     Trainer(config, ROWS).train(LettersAgent)
     into = str(tmp_path_factory.mktemp("served") / "run")
     with (
-        _serving("gateway", str(tiny_model_folder), "--into", into, "model.dtype=float32") as served,
+        serving("gateway", str(tiny_model_folder), "--into", into, "--port", "0", "model.dtype=float32") as served,
         _opened(root, tmp_path_factory.mktemp("browser"), served) as watched,
     ):
         yield watched
@@ -225,6 +206,22 @@ def test_rewards_filter_and_words_are_found(watched: Watched) -> None:
     page.wait_until(f"document.querySelector('[data-total]')?.dataset.total === '{all_of_them}'")
 
 
+def test_what_is_being_typed_is_asked_for_and_stays(watched: Watched) -> None:
+    """A number that is typed filters as words do, without leaving its field, while episodes come."""
+    page = watched.page
+    watched.show(f"run/{quote(watched.run_id)}/episodes", "Episodes")
+    page.wait_until("document.querySelector('[data-total]')")
+    page.tab_to("min turns")
+    page.press("3")
+    ((long,),) = watched.rows("SELECT count(*) FROM episodes WHERE num_turns >= 3")
+    page.wait_until(f"document.querySelector('[data-total]')?.dataset.total === '{long}'")
+    page.wait_until("location.hash.includes('turns_min=3')")
+    with RunStore.open(watched.run) as store:
+        store.add_episode(episode_of(9000, num_turns=1), step=0)
+    page.wait_for("1 new one")
+    assert page.run("document.activeElement.value") == "3"
+
+
 def test_the_losses_of_all_tokens_are_the_loss_of_the_step(watched: Watched) -> None:
     """The page adds up every token that it can show, and comes to what the trainer reported."""
     page = watched.page
@@ -287,23 +284,6 @@ def test_every_view_can_be_read_by_everybody_and_on_a_phone(watched: Watched) ->
             assert [fault for fault in found if fault[0] in ("serious", "critical")] == [], (place, scheme)
 
 
-def _tab_to(page: Page, name: str) -> None:
-    """Walks with Tab alone to what a screen reader calls so."""
-    named = "e.getAttribute('aria-label') || e.closest('label')?.innerText || e.innerText || ''"
-    own = f"(e => ({named}).trim().replace(/\\s+/g, ' '))"
-    for _ in range(200):
-        page.press("Tab")
-        if str(page.run(f"{own}(document.activeElement)")).startswith(name):
-            return
-    raise AssertionError(f"Tab never comes to {name!r}; the page says:\n{page.text}")
-
-
-def _write(page: Page, text: str) -> None:
-    """In the place of what a field holds."""
-    page.run("document.activeElement.select()")
-    page.press(*text)
-
-
 def _axe(page: Page, place: str) -> None:
     page.run(f"{AXE.read_text('utf-8')}; undefined")
     found = page.run(f"axe.run().then({_FAULTS})")
@@ -325,37 +305,40 @@ def test_from_a_turn_three_models_try_again_with_the_keyboard_alone(watched: Wat
     page.press("b")
     page.wait_for("What the model is told", "checkpoint.keep")
     for number, model in enumerate((f"{_SERVED} at http", "base", "step 2")):
-        _tab_to(page, "change message 1")
+        page.tab_to("change message 1")
         page.press("Enter")
         page.wait_until("document.querySelector('textarea')")
-        _tab_to(page, "Message 1")
-        _write(page, "Name a colour")
-        _tab_to(page, "With")
-        page.press("Home")
-        chosen = "document.activeElement.selectedOptions[0].innerText"
-        while not str(page.run(chosen)).startswith(model):
-            page.press("ArrowDown")
-        _tab_to(page, "Answers")
-        _write(page, "3")
-        _tab_to(page, "Try")
+        page.tab_to("Message 1")
+        page.write("Name a colour")
+        page.tab_to("With")
+        page.choose(model)
+        page.tab_to("Answers")
+        page.write("3")
+        page.tab_to("Try")
         page.press("Enter")
         page.wait_for("At first", "Name a colour")
         finished = "document.querySelector('.this .tag').innerText === 'finished'"
         page.wait_until(f"{finished} && document.querySelectorAll('.this .samples .what').length === 3", _LOADED_S)
         if number < 2:
-            _tab_to(page, "try again")
+            page.tab_to("try again")
             page.press("Enter")
             page.wait_for("Tried from here", "3 answers")
     page.wait_until("document.querySelectorAll('.sides > .panel').length === 4")
     page.wait_for("base: ", "step 2", "reward", f"{_SERVED} at http://127.0.0.1")
-    _tab_to(page, "tokens of answer 1")
+    page.tab_to("tokens of answer 1")
     page.press("Enter")
     page.wait_until("document.querySelector('.samples .tok.sampled')")
+    boxes = (
+        "[...document.querySelectorAll('.sides .choice button')].map(e => [e, e.parentElement, e.closest('.panel')])"
+    )
+    rights = f"{boxes}.map(each => each.map(e => e.getBoundingClientRect().right))"
+    page.wait_until(f"{boxes}.length === 5")
+    assert all(button <= row <= panel for button, row, panel in page.run(rights)), "a button is cut off"
     page.run("document.querySelector('.samples .token-lines').focus()")
     page.press("End")
     page.wait_for("sampled logprob")
     page.wait_until("document.querySelectorAll('.alternatives li').length === 5")
-    _tab_to(page, "choose answer 2")
+    page.tab_to("choose answer 2")
     page.press("Enter")
     page.wait_until("document.querySelectorAll('.samples [aria-pressed=true]').length === 1")
     _axe(page, "a branch")
@@ -368,6 +351,17 @@ def test_from_a_turn_three_models_try_again_with_the_keyboard_alone(watched: Wat
     page.wait_until("document.querySelectorAll('table tbody tr').length === 3")
     page.wait_for("message 1", "step-000002", "base", "served elsewhere")
     assert [each["name"] for each in watched.get("/api/runs")["runs"] if "branches" in each["name"]] == []
+    branch = page.run(
+        "[...document.querySelectorAll('tbody tr')].find(row => row.innerText.includes('served elsewhere'))"
+        ".querySelector('a').innerText"
+    )
+    with serving("watch", str(folder / "branches"), "--no-open", "--port", "0") as link, page.new_page() as by_itself:
+        by_itself.open(link)
+        by_itself.wait_for("Curves")
+        for place in ("tokens", "prompt"):
+            by_itself.run(f"location.hash = '#/run/branches/episode/{branch}-00/{place}'")
+            by_itself.wait_for("a model that is served elsewhere answered, with text alone")
+        assert by_itself.run("document.querySelector('.tok')") is None and by_itself.complaints == []
 
 
 @pytest.mark.timeout(900)
@@ -377,15 +371,15 @@ def test_two_models_are_talked_to_side_by_side(watched: Watched) -> None:
     watched.show("run/played", "Curves")
     page.press("g", "t")
     page.wait_for("Chat", "trained")
-    _tab_to(page, "base")
+    page.tab_to("base")
     page.press("Enter")
     page.wait_until("document.querySelectorAll('.talk').length === 2")
     for number, text in enumerate(("Hello", "And again"), start=1):
-        _tab_to(page, "Message")
+        page.tab_to("Message")
         page.press(*text)
-        _tab_to(page, "Tokens at most")
-        _write(page, "6")
-        _tab_to(page, "Send")
+        page.tab_to("Tokens at most")
+        page.write("6")
+        page.tab_to("Send")
         page.press("Enter")
         page.wait_until(f"document.querySelectorAll('.talk .said.reply button').length === {2 * number}", _LOADED_S)
     page.wait_until("document.querySelector('.say button.main')")

@@ -15,6 +15,8 @@ export interface Listener {
 class Stream {
   readonly listeners = new Set<Listener>();
   isOpen = false;
+  /** Of episodes, as told last; null until the server says so. */
+  count: Num = null;
   private source: EventSource | null = null;
 
   constructor(readonly run: string) {
@@ -29,7 +31,10 @@ class Stream {
     on<{ step: number; metrics: Record<string, Num> }>("step", ({ step, metrics }) =>
       this.tell((it) => it.step?.(step, metrics)),
     );
-    on<{ count: number }>("episodes", ({ count }) => this.tell((it) => it.episodes?.(count)));
+    on<{ count: number }>("episodes", ({ count }) => {
+      this.count = count;
+      this.tell((it) => it.episodes?.(count));
+    });
     on<{ state: RunState }>("state", ({ state }) => this.tell((it) => it.state?.(state)));
     source.onopen = () => this.connected(true);
     source.onerror = () => this.connected(false);
@@ -123,8 +128,8 @@ export function useGetRead<T extends { num_unread?: number }>(address: string, {
 }
 
 /** How many episodes there are, as told; null until the server says so. */
-export function useEpisodeCount(run: string): number | null {
-  const [count, setCount] = useState<number | null>(null);
+export function useEpisodeCount(run: string): Num {
+  const [count, setCount] = useState<Num>(streams.get(run)?.count ?? null);
   useLive(run, { episodes: setCount });
   return count;
 }

@@ -1,6 +1,7 @@
 /** Two runs, or two steps of them: on the same held-out rows, in pairs, with an interval; and all their numbers. */
 import { useState } from "preact/hooks";
 import { Empty, Figure, Missing, Panel } from "../parts/Basics";
+import { Typed } from "../parts/Typed";
 import { VirtualList } from "../parts/VirtualList";
 import { route, useGet } from "../data/source";
 import type { ComparedRun, Comparison, Run, RunRow } from "../data/types";
@@ -29,14 +30,14 @@ function Chooser({ side, query, runs }: { side: Side; query: Query; runs: RunRow
           </option>
         ))}
       </select>
-      <input
+      <Typed
         list={`steps-${side}`}
         type="number"
         min="0"
         aria-label={`Step of ${side.toUpperCase()}`}
         placeholder="last"
         value={query["step_" + side] ?? ""}
-        onChange={(event) => setQuery({ ["step_" + side]: event.currentTarget.value })}
+        onText={(text) => setQuery({ ["step_" + side]: text })}
       />
       <datalist id={`steps-${side}`}>
         <option value="0">before training</option>

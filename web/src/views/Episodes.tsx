@@ -2,6 +2,7 @@
 import { useEffect, useMemo, useRef, useState } from "preact/hooks";
 import { Empty, Outcome, Signed } from "../parts/Basics";
 import { Histogram } from "../parts/Histogram";
+import { Typed } from "../parts/Typed";
 import { VirtualList } from "../parts/VirtualList";
 import { useEpisodeCount, useGetRead, useRounds } from "../data/live";
 import { get, holds, isReport, route, useGet } from "../data/source";
@@ -199,28 +200,17 @@ function List(props: {
 }
 
 function Filters({ run, query, page }: { run: Run; query: Query; page: EpisodesPage | null }) {
-  const [words, setWords] = useState(query.q ?? "");
-  const asked = useRef(words);
-  useEffect(() => {
-    // what this field asked for comes back when more has been typed; a link or "clear" asks for something else
-    if ((query.q ?? "") !== asked.current) setWords((asked.current = query.q ?? ""));
-  }, [query.q]);
-  useEffect(() => {
-    if (words === asked.current) return;
-    const timer = setTimeout(() => setQuery({ q: (asked.current = words) }), 150);
-    return () => clearTimeout(timer);
-  }, [words]);
   const kinds = useGet<EpisodesPage>(route(["runs", run.id, "episodes"], { limit: 1 })).data;
   const edge = (text: string | undefined) => (text === undefined || text === "" ? null : Number(text));
   const outcomes = Object.keys({ ...kinds?.outcomes, ...page?.outcomes });
   const number = (name: string, label: string, step = "any") => (
-    <input
+    <Typed
       type="number"
       step={step}
       placeholder={label.split(" ")[0]}
       aria-label={label}
       value={query[name] ?? ""}
-      onChange={(event) => setQuery({ [name]: event.currentTarget.value })}
+      onText={(text) => setQuery({ [name]: text })}
     />
   );
   const select = (name: string, label: string, values: (readonly [string, string])[]) => (
@@ -251,13 +241,13 @@ function Filters({ run, query, page }: { run: Run; query: Query; page: EpisodesP
         }
       />
       <div class="fields">
-        <input
+        <Typed
           id="words"
           type="search"
           placeholder="Text of the episode  (/)"
           aria-label="Search in the text of episodes"
-          value={words}
-          onInput={(event) => setWords(event.currentTarget.value)}
+          value={query.q ?? ""}
+          onText={(q) => setQuery({ q })}
         />
         {select(
           "sort",

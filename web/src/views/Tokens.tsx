@@ -1,6 +1,6 @@
 /** The tokens of a turn with the numbers that the loss used, and the prompt as the model saw it. */
 import { useEffect, useMemo, useState } from "preact/hooks";
-import { Choice } from "../parts/Basics";
+import { Choice, Empty } from "../parts/Basics";
 import { preview, probability, TokenText } from "../parts/TokenText";
 import { get, route } from "../data/source";
 import { colourings, scale, useTokens, type Colouring, type Loaded } from "../data/tokens";
@@ -20,6 +20,11 @@ interface Props {
 
 const isColouring = (text: string | undefined): text is Colouring => colourings.some(([name]) => name === text);
 
+/** In the place of tokens that nobody here knows. */
+const Unknown = () => (
+  <Empty>The tokens of this turn are not known: a model that is served elsewhere answered, with text alone.</Empty>
+);
+
 export function Tokens({ run, episode, turn, step, query }: Props) {
   const loaded = useTokens(run.id, episode, turn.id);
   const selected = query.i ? Number(query.i) : -1;
@@ -33,6 +38,7 @@ export function Tokens({ run, episode, turn, step, query }: Props) {
       (error: Error) => setAlternatives({ unavailable: error.message }),
     );
   };
+  if (loaded.isWhole && !loaded.total) return <Unknown />;
   return (
     <ColouredTokens
       loaded={loaded}
@@ -251,6 +257,7 @@ export function Prompt({ run, episode, turn, query }: Props) {
   const loaded = useTokens(run.id, episode, turn.id, true);
   const selected = query.i ? Number(query.i) : -1;
   const token = loaded.tokens[selected];
+  if (loaded.isWhole && !loaded.total) return <Unknown />;
   return (
     <div class="tokens">
       <div class="token-body">
