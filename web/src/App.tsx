@@ -140,6 +140,9 @@ export function App() {
     return () => clearTimeout(timer);
   }, [run]);
   const part = id === null ? (place.parts[0] ?? "") : (place.parts[2] ?? "");
+  useEffect(() => {
+    if (run.data) run.reload(); // while it trains there are more steps, and models that answer, in each view that opens
+  }, [part]);
   const address = place.parts.join("/");
   useEffect(() => {
     document.title = ["Ludus", run.data?.name, place.parts[3] ?? part].filter(Boolean).join(" · ");
