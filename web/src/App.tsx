@@ -132,7 +132,15 @@ export function App() {
   const main = useRef<HTMLElement>(null);
   const id = place.parts[0] === "run" ? (place.parts[1] ?? null) : null;
   const run = useGet<Run>(id === null ? null : route(["runs", id]), false);
-  useLive(id, { state: setState, connected: setLive });
+  useLive(id, {
+    state: setState,
+    connected: setLive,
+    missed: run.reload,
+    step: (_, metrics) => {
+      const known = run.data?.metrics;
+      if (known && Object.keys(metrics).some((name) => !known.includes(name))) run.reload(); // a curve more, to begin with
+    },
+  });
   useEffect(() => setState(null), [id]);
   useEffect(() => {
     if (run.status !== 404 || isReport) return; // it may not have begun yet

@@ -148,6 +148,16 @@ def test_a_point_arrives_while_one_looks(watched: Watched) -> None:
     assert page.run("window.isSame"), "the page was not loaded anew"
 
 
+def test_a_run_that_has_only_begun_gets_its_curves(watched: Watched) -> None:
+    """Who looks before the first step sees every curve when it comes, as who looks later does."""
+    with RunStore.create(watched.run.parent, "begun", _CONFIG.format(name="begun")) as store:
+        store.add_metrics(0, {"eval/turns": 3.0})
+        watched.show("run/begun", "Overview of begun", "Curves", "eval/turns")
+        assert "train/entropy" not in watched.page.text
+        store.add_metrics(1, {"rollout/reward": 0.5, "train/entropy": 0.2})
+        watched.page.wait_for("train/entropy", "rollout/reward")
+
+
 def test_from_failed_episodes_to_a_token_with_the_keyboard_alone(watched: Watched) -> None:
     """Filter, open, walk to a token, read what was recorded of it; a second tab shows it by its link."""
     page = watched.page
