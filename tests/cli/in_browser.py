@@ -16,6 +16,7 @@ import yaml
 
 from ludus.runs.store import RunStore
 from tests.runs.browser import Browser, serving
+from tests.runs.watch.in_browser import answer_anew
 
 pytestmark = pytest.mark.timeout(900)  # models are loaded at the lowest priority, beside a run that trains
 LOADED_S = 300.0
@@ -74,6 +75,9 @@ def training(folder: Path, model: Path) -> Iterator[subprocess.Popen[bytes]]:
             assert process.poll() is None and time.monotonic() < begun_at + LOADED_S, (folder / "said.txt").read_text()
             time.sleep(0.1)
         yield process
+    except BaseException as error:
+        error.add_note((folder / "said.txt").read_text()[-2000:])
+        raise
     finally:
         process.kill()
         process.wait()
@@ -130,19 +134,7 @@ def test_a_user_watches_a_run_that_trains(tmp_path: Path, tiny_model_folder: Pat
         page.wait_for("What the model is told")
         page.wait_until(f"[...document.querySelectorAll('option')].some(e => e.innerText === 'step {EVERY}')")
         for model in ("base", f"step {EVERY}"):
-            page.tab_to("change message 1")
-            page.press("Enter")
-            page.tab_to("Message 1")
-            page.write("Name a colour")
-            page.tab_to("With")
-            page.choose(model)
-            page.tab_to("Answers")
-            page.write("2")
-            page.tab_to("Try")
-            page.press("Enter")
-            page.wait_for("At first", "Name a colour")
-            finished = "document.querySelector('.this .tag').innerText === 'finished'"
-            page.wait_until(f"{finished} && document.querySelectorAll('.this .samples .what').length === 2", LOADED_S)
+            answer_anew(page, model, num=2)
             if model == "base":
                 page.tab_to("try again")
                 page.press("Enter")

@@ -158,39 +158,6 @@ def test_a_run_that_has_only_begun_gets_its_curves(watched: Watched) -> None:
         watched.page.wait_for("train/entropy", "rollout/reward")
 
 
-def test_from_failed_episodes_to_a_token_with_the_keyboard_alone(watched: Watched) -> None:
-    """Filter, open, walk to a token, read what was recorded of it; a second tab shows it by its link."""
-    page = watched.page
-    watched.show(f"run/{quote(watched.run_id)}", "Curves")
-    page.press("g", "e")
-    ((failed,),) = watched.rows("SELECT count(*) FROM episodes WHERE outcome = 'failed'")
-    assert failed
-    page.wait_until("document.querySelector('[data-total]')")
-    page.press("f")
-    page.wait_until(f"document.querySelector('[data-total]')?.dataset.total === '{failed}'")
-    assert "outcome=failed" in page.wait_until("location.hash.includes('outcome') && location.hash")
-    page.press("Enter")
-    page.wait_for("the agent raised ValueError", "Turns")
-    page.press("t")
-    page.wait_until("document.querySelectorAll('.tok.sampled').length > 1")
-    page.run("document.querySelector('.token-lines').focus()")
-    page.press("End")
-    page.wait_for("sampled logprob")
-    shown = page.run("document.querySelector('.token-details dd').innerText")
-    address = page.wait_until("location.hash.includes('i=') && location.href")
-    turn = re.search(r"turn-?=?([^&]*)", page.run("document.querySelector('.graph [aria-pressed=true]').innerText"))
-    episode = re.search(r"/episode/([^/]+)/", address)[1]  # type: ignore[index]
-    with RunStore.look(watched.run) as store:
-        turns = store.episode(episode).session.turns
-    recorded = [turn_.sampled.logprobs[-1] for turn_ in turns]
-    assert any(f"{logprob:.6f}".replace("-", "−") in shown for logprob in recorded), (shown, recorded, turn)
-    with page.new_page() as second:
-        second.open(address)
-        second.wait_for("sampled logprob")
-        assert second.run("document.querySelector('.token-details dd').innerText") == shown
-        assert second.complaints == []
-
-
 def test_rewards_filter_and_words_are_found(watched: Watched) -> None:
     """The handles of the histogram and the search leave those episodes that the record says."""
     page = watched.page
@@ -294,6 +261,24 @@ def test_every_view_can_be_read_by_everybody_and_on_a_phone(watched: Watched) ->
             assert [fault for fault in found if fault[0] in ("serious", "critical")] == [], (place, scheme)
 
 
+def answer_anew(page: Page, model: str, *, num: int) -> None:
+    """The first message of a turn that one has gone back to is changed; so many answers of the model are waited for."""
+    page.tab_to("change message 1")
+    page.press("Enter")
+    page.wait_until("document.querySelector('textarea')")
+    page.tab_to("Message 1")
+    page.write("Name a colour")
+    page.tab_to("With")
+    page.choose(model)
+    page.tab_to("Answers")
+    page.write(str(num))
+    page.tab_to("Try")
+    page.press("Enter")
+    page.wait_for("At first", "Name a colour")
+    finished = "document.querySelector('.this .tag').innerText === 'finished'"
+    page.wait_until(f"{finished} && document.querySelectorAll('.this .samples .what').length === {num}", _LOADED_S)
+
+
 def _axe(page: Page, place: str) -> None:
     page.run(f"{AXE.read_text('utf-8')}; undefined")
     found = page.run(f"axe.run().then({_FAULTS})")
@@ -315,20 +300,7 @@ def test_from_a_turn_three_models_try_again_with_the_keyboard_alone(watched: Wat
     page.press("b")
     page.wait_for("What the model is told", "checkpoint.keep")
     for number, model in enumerate((f"{_SERVED} at http", "base", "step 2")):
-        page.tab_to("change message 1")
-        page.press("Enter")
-        page.wait_until("document.querySelector('textarea')")
-        page.tab_to("Message 1")
-        page.write("Name a colour")
-        page.tab_to("With")
-        page.choose(model)
-        page.tab_to("Answers")
-        page.write("3")
-        page.tab_to("Try")
-        page.press("Enter")
-        page.wait_for("At first", "Name a colour")
-        finished = "document.querySelector('.this .tag').innerText === 'finished'"
-        page.wait_until(f"{finished} && document.querySelectorAll('.this .samples .what').length === 3", _LOADED_S)
+        answer_anew(page, model, num=3)
         if number < 2:
             page.tab_to("try again")
             page.press("Enter")
