@@ -101,7 +101,7 @@ class Follower:
         if self._tracker is None:
             self._tracker = self._open_tracker(self._run, self._at.run_id)
             self._keep(replace(self._at, run_id=self._tracker.run_id))
-            self._began_s = time.monotonic()
+            self._began_s, self._busy_s = time.monotonic(), 0.0
 
     def tell(self, *, is_last: bool) -> bool:
         """Tells what is new, or a part of it. Returns whether there may be more that may be told now.

@@ -223,3 +223,19 @@ def test_what_metrics_take_is_of_the_share_too(store: RunStore) -> None:
     follow(Follower(run, "mlflow", tracker.open), lambda _: None, wait)
     assert tracker.metrics == [(1, {"rollout/reward": 0.5})]
     assert told_live == [0, 0, 0] and len(tracker.episodes) == 4
+
+
+def test_a_tracker_that_is_there_again_has_its_share(store: RunStore) -> None:
+    """What it took before it failed is not held against the time since."""
+    for idx in range(40):
+        store.add_episode(episode_of(idx), step=1)
+    tracker = Noted()
+    follower = Follower(tracked_run("run", store.folder, TrackersSettings(share=1e-9)), "mlflow", tracker.open)
+    counts = []
+    for fails in (False, True, False):
+        follower.tell(is_last=False)
+        counts.append(len(tracker.episodes))
+        if fails:
+            follower.drop()
+    follower.close()
+    assert counts == [8, 8, 16]
