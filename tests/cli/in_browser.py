@@ -60,6 +60,7 @@ def training(folder: Path, model: Path) -> Iterator[subprocess.Popen[bytes]]:
         "model": {"path": str(model), "dtype": "float32"},
         "engine": {"kv_bytes": 2**22},
         "gconfig": {"n_samples": 2, "max_new_tokens": 6},
+        "rollout": {"max_consecutive_failures": 1000},  # of a third of the rows each try fails
         "trainer": {"optimizer": {"lr": 1e-3}},
         "total_train_steps": 5000,
         "eval": {"before": True, "every_steps": EVERY},
