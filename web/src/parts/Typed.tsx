@@ -13,14 +13,30 @@ export function Typed(
   const { value, onText, ...rest } = props;
   const [text, setText] = useState(value);
   const asked = useRef(text);
+  const timer = useRef<ReturnType<typeof setTimeout>>();
+  const ask = (text: string) => {
+    clearTimeout(timer.current);
+    if (text !== asked.current) onText((asked.current = text));
+  };
+  const type = (text: string) => {
+    setText(text);
+    clearTimeout(timer.current);
+    timer.current = setTimeout(() => ask(text), PAUSE_MS);
+  };
+  useEffect(() => () => clearTimeout(timer.current), []);
   useEffect(() => {
     // what this field asked for comes back when more has been typed; a link or "clear" asks for something else
-    if (value !== asked.current) setText((asked.current = value));
+    if (value === asked.current) return;
+    clearTimeout(timer.current);
+    setText((asked.current = value));
   }, [value]);
-  useEffect(() => {
-    if (text === asked.current) return;
-    const timer = setTimeout(() => onText((asked.current = text)), PAUSE_MS);
-    return () => clearTimeout(timer);
-  }, [text]);
-  return <input {...rest} value={text} onInput={(event) => setText(event.currentTarget.value)} />;
+  // who leaves the field has typed all of it: nothing is asked for after what he does next, such as to clear it
+  return (
+    <input
+      {...rest}
+      value={text}
+      onInput={(event) => type(event.currentTarget.value)}
+      onBlur={(event) => ask(event.currentTarget.value)}
+    />
+  );
 }
