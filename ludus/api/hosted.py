@@ -20,10 +20,8 @@ from ludus.algorithms.base import Memory
 from ludus.api.cards.start import planned
 from ludus.api.local import settled
 from ludus.api.run import OpenRun, open_run
-from ludus.api.saved_weights import SavedWeights
 from ludus.config import Config
 from ludus.episodes.ledger import Ledger
-from ludus.episodes.recorder import Recorder
 from ludus.errors import UserError
 from ludus.loop.batch import BatchRules
 from ludus.loop.checkpoint import (
@@ -52,11 +50,10 @@ ALL = 10**9
 class HostedModel:
     """Use `open`."""
 
-    def __init__(self, config: Config, run: OpenRun, work: TrainerThread, base_name: str) -> None:
+    def __init__(self, config: Config, run: OpenRun, work: TrainerThread) -> None:
         self.config = config
         self.run = run
-        self.saved_models = SavedWeights(config, run.local, step=lambda: self.step, bases=(base_name,))
-        self.recorder = Recorder(run.engine, run.local.text, model_name=config.name, others=self.saved_models)
+        self.recorder = run.local.recorder
         """Opens its sessions, whose requests may name its base and its saved steps too."""
         self.progress = run.start
         self.lock = asyncio.Lock()
@@ -68,16 +65,17 @@ class HostedModel:
     async def open(cls, config: Config, stack: AsyncExitStack, *, base_name: str | None = None) -> HostedModel:
         """The model of this configuration with its newest checkpoint, answering, until the stack is left.
 
-        base_name: what requests call its base. None: as the configuration does.
+        base_name: what requests call its base, besides what the configuration does. None: nothing else.
         Raises UserError if its folder belongs to a model with another base, or is being written by another process.
         """
         check_base(config.folder, config.model.path)
         found, goes_on = whole_checkpoint(config.folder / "checkpoints"), RunStore.is_there(config.folder)
         config = planned(settled(config, goes_on=goes_on))
-        run = await stack.enter_async_context(open_run(config, found, goes_on=goes_on, text=config.to_yaml()))
+        text = config.to_yaml()
+        opening = open_run(config, found, goes_on=goes_on, text=text, model_name=config.name, base_name=base_name)
+        run = await stack.enter_async_context(opening)
         work = stack.enter_context(TrainerThread("trainer"))
-        model = cls(config, run, work, config.model.path if base_name is None else base_name)
-        stack.push_async_callback(model.saved_models.close)
+        model = cls(config, run, work)
         # What was counted since the last step.
         stack.push_async_callback(lambda: model._work.run(update_checkpoint, run.store.checkpoints, model.progress))
         return model

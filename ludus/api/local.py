@@ -20,6 +20,7 @@ from ludus.engines.base import Engine
 from ludus.engines.lease import ComputeLease
 from ludus.engines.settings import ServerSettings
 from ludus.episodes.keys import SessionKeys
+from ludus.episodes.names import DEFAULT_MODEL, ModelNames
 from ludus.episodes.recorder import Recorder
 from ludus.errors import UserError
 from ludus.gateway.server import GatewayServer
@@ -163,9 +164,10 @@ async def open_local(config: Config, *, is_run: bool = True) -> AsyncIterator[Lo
     text = ChatText.load(model.folder, chat_template=config.model.chat_template, tool_parser=config.model.tool_parser)
     lease = ComputeLease()
     template = None if config.model.chat_template is None else text.template.source
+    names = ModelNames(DEFAULT_MODEL, (config.model.path,), config.model.served_names)
     shares = shared_cores(config, Machine.look(seconds=0).workers)
     async with AsyncExitStack() as stack:
         stack.enter_context(computing_within(shares.get(HEAD)))
         processes = await stack.enter_async_context(open_processes(config, is_run=is_run))
         engine = await stack.enter_async_context(open_engines(config, model, text.tokenizer, lease, processes))
-        yield LocalModel(model, text, engine, Recorder(engine, text), lease, template, processes)
+        yield LocalModel(model, text, engine, Recorder(engine, text, names=names), lease, template, processes)

@@ -7,8 +7,10 @@ Invariants: at most so many are held at once, but for those that are just answer
 from __future__ import annotations
 
 import asyncio
+import threading
 import time
-from collections.abc import Awaitable, Callable, Hashable
+from collections.abc import AsyncIterator, Awaitable, Callable, Hashable
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Generic, TypeVar
 
@@ -17,6 +19,7 @@ from ludus.engines.kind import LocalKind, kind_of
 from ludus.engines.lease import ComputeLease
 from ludus.engines.settings import EngineSettings
 from ludus.engines.weights import LoadedWeights
+from ludus.episodes.names import ModelNames
 from ludus.episodes.recorder import Recorder
 from ludus.text.chat import ChatText
 
@@ -24,6 +27,7 @@ if TYPE_CHECKING:
     from ludus.models.load import LoadedModel
 
 MOST_OPEN = 2  # each holds the model once more; a game of two, and two answers side by side, need as many
+_LOOK_S = 0.02  # between two looks whether another has finished opening, which takes seconds
 KeyT = TypeVar("KeyT", bound=Hashable)
 
 
@@ -44,7 +48,7 @@ class Opened:
 
 
 class OpenedWeights(Generic[KeyT]):
-    """By key. Used on one event loop."""
+    """By key. Safe to use from several event loops and threads."""
 
     def __init__(
         self,
@@ -61,7 +65,8 @@ class OpenedWeights(Generic[KeyT]):
         self._on_close = on_close
         self._opened: dict[KeyT, Opened] = {}
         """The one that was asked last comes last."""
-        self._opening = asyncio.Lock()
+        self._opening = threading.Lock()
+        """Held while weights are opened or closed, on whichever loop."""
 
     def __repr__(self) -> str:
         return f"OpenedWeights({list(self._opened)})"
@@ -73,24 +78,40 @@ class OpenedWeights(Generic[KeyT]):
         self, key: KeyT, load: Callable[[], tuple[LoadedModel, ChatText]], *, name: str, version: int
     ) -> Opened:
         """Those of the key, which may take their loading. load: called on a thread.  name: what requests call them."""
-        async with self._opening:
+        async with self._alone():
             if key not in self._opened:
                 await self._close_all_but(MOST_OPEN - 1)  # before: memory is to hold so many at once, and no more
-                self._opened[key] = await self._open(load, name, version)
+                opening = asyncio.ensure_future(self._open(load, name, version))
+                try:
+                    await asyncio.shield(opening)
+                finally:  # who asked may have left: what is opened is held all the same
+                    await asyncio.wait([opening])
+                    if opening.exception() is None:
+                        self._opened[key] = opening.result()
             self._opened[key] = opened = self._opened.pop(key)
             opened.asked_at = time.monotonic()
             return opened
 
     async def close_idle(self, idle_s: float) -> None:
         """Those that nobody has asked for so long."""
-        async with self._opening:
+        async with self._alone():
             for key, opened in list(self._opened.items()):
                 if opened.is_idle and time.monotonic() - opened.asked_at >= idle_s:
                     await self._close(key)
 
     async def close(self) -> None:
-        while self._opened:
-            await self._close(next(iter(self._opened)))
+        async with self._alone():
+            while self._opened:
+                await self._close(next(iter(self._opened)))
+
+    @asynccontextmanager
+    async def _alone(self) -> AsyncIterator[None]:
+        while not self._opening.acquire(blocking=False):  # noqa: ASYNC110  (no event reaches across loops)
+            await asyncio.sleep(_LOOK_S)
+        try:
+            yield
+        finally:
+            self._opening.release()
 
     async def _open(self, load: Callable[[], tuple[LoadedModel, ChatText]], name: str, version: int) -> Opened:
         kind = kind_of(self._settings)
@@ -104,7 +125,7 @@ class OpenedWeights(Generic[KeyT]):
         model, text, engine = await asyncio.to_thread(made)
         if version:
             await engine.publish(version, LoadedWeights(model))
-        return Opened(engine, Recorder(engine, text, model_name=name), text, time.monotonic())
+        return Opened(engine, Recorder(engine, text, names=ModelNames(name)), text, time.monotonic())
 
     async def _close_all_but(self, most: int) -> None:
         for key in list(self._opened)[: max(0, len(self._opened) - most)]:

@@ -12,6 +12,7 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from ludus.api.servers import server_of
 from ludus.config import Config
 from ludus.engines.routed.engine import route
+from ludus.episodes.names import DEFAULT_MODEL, ModelNames
 from ludus.episodes.recorder import Recorder
 from ludus.models.resolve import resolve_tokenizer
 from ludus.text.chat import ChatText
@@ -33,4 +34,5 @@ async def open_remote(config: Config) -> AsyncIterator[Recorder]:
             engine = await asyncio.to_thread(kind.connect, url, text.tokenizer, api_key=settings.api_key)
             stack.push_async_callback(engine.close)
             engines.append(engine)
-        yield Recorder(route(engines, text.tokenizer), text)
+        names = ModelNames(DEFAULT_MODEL, (model.path,), model.served_names)
+        yield Recorder(route(engines, text.tokenizer), text, names=names)

@@ -9,13 +9,16 @@ from __future__ import annotations
 import logging
 from collections.abc import AsyncIterator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from ludus.api.local import LocalModel, open_local
+from ludus.api.saved_weights import SavedWeights
 from ludus.api.teachers import open_teacher
 from ludus.config import Config
 from ludus.engines.base import Engine
+from ludus.episodes.names import DEFAULT_MODEL, ModelNames
+from ludus.episodes.recorder import Recorder
 from ludus.errors import UserError
 from ludus.loop.checkpoint import Checkpoint, RunProgress, set_aside_later
 from ludus.processes.files import free_bytes
@@ -86,15 +89,27 @@ def _check_disk(config: Config, learner: ModelTrainer | ShardedTrainer) -> None:
 
 @asynccontextmanager
 async def open_run(
-    config: Config, found: Checkpoint | None, *, goes_on: bool, text: str, sources: Sequence[Source] = ()
+    config: Config,
+    found: Checkpoint | None,
+    *,
+    goes_on: bool,
+    text: str,
+    sources: Sequence[Source] = (),
+    model_name: str = DEFAULT_MODEL,
+    base_name: str | None = None,
 ) -> AsyncIterator[OpenRun]:
     """The run of `config` with the weights of a checkpoint, which answer, until the block ends.
 
     found: taken up with optimizer and all, or with its weights alone where it has no more. None: the model as it is.
     goes_on: its folder is there.  text: the configuration as the folder keeps it.  sources: of the rows it plays.
+    model_name: what answers are said to come from.  base_name: what requests call its base, besides `model.path`.
     """
     async with AsyncExitStack() as stack:
         local = await stack.enter_async_context(open_local(config))
+        others = SavedWeights(config, local, bases=() if base_name is None else (base_name,))
+        stack.push_async_callback(others.close)
+        names = ModelNames(model_name, (config.name,), config.model.served_names)
+        local = replace(local, recorder=Recorder(local.engine, local.text, names=names, others=others))
         learner = await stack.enter_async_context(local.learner(config))
         teacher = await stack.enter_async_context(open_teacher(config, local, sources))
         check_trackers(config.trackers)

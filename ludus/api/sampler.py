@@ -19,8 +19,8 @@ from typing import TYPE_CHECKING, Any
 
 from ludus.api.cards.start import planned
 from ludus.api.elsewhere import ask_elsewhere
-from ludus.api.local import INSTALL_HINT
 from ludus.api.opened_weights import Opened, OpenedWeights
+from ludus.api.step_weights import load_step, load_weights
 from ludus.config import Config
 from ludus.engines.lease import ComputeLease
 from ludus.engines.local.settings import LocalSettings
@@ -35,9 +35,6 @@ from ludus.episodes.session import Session
 from ludus.episodes.spec import SessionSpec
 from ludus.errors import AgentError, BackendError, UserError
 from ludus.loop.checkpoint import Checkpoint, checkpoints
-from ludus.machine import free_memory_bytes
-from ludus.models.resolve import adapter_base, resolve_model
-from ludus.models.settings import ModelSettings
 from ludus.rewards.providers import Endpoint
 from ludus.runs.folder import config_text, read_config, trained_model
 from ludus.runs.store import RunStore
@@ -54,11 +51,9 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 IDLE_S = 600.0  # a person who compares answers comes back within minutes; loading again takes seconds
-GIB = 2**30
 _ALTERNATIVES = 5  # of each token, for the page
 _NEEDED = ("model", "engine", "trainer", "gconfig", "seed")
 _BASE, _FINAL = "base", "final"
-_BESIDES_BYTES = GIB // 2  # what a model takes besides its weights: a step's activations, and room for others
 
 
 class RunSampler:
@@ -227,39 +222,17 @@ class RunSampler:
             return self._store
 
     def _load(self, name: str, found: Checkpoint | None) -> tuple[LoadedModel, ChatText]:
-        try:
-            from ludus.models.load import load_model
-            from ludus.trainer.checkpoint import take_masters
-            from ludus.trainer.rounding import Rounding
-        except ModuleNotFoundError as error:
-            raise UserError(f"a model of the run needs {error.name!r} to answer: {INSTALL_HINT}") from error
-        settings = self._settings(name, found)
-        _check_memory(settings, self._config.engine)
-        model = load_model(settings, seed=self._config.seed)
-        if found is not None and not (found.folder / "model").is_dir():
-            rounding = Rounding(self._config.trainer.publish_rounding, self._config.seed, model.head_weight.device)
-            try:
-                take_masters(model.trainable, found.trainer_folder, rounding)
-            except OSError as error:
-                raise UserError(
-                    f"{name} cannot be read: {error}; a newer checkpoint may have taken its place"
-                ) from error
+        """Raises UserError if there is no such model, BackendError where memory does not suffice."""
         own = self._config.model
+        if name == _FINAL:
+            saved = own.model_copy(update={"path": str(trained_model(self._run)), "lora": None})
+            model = load_weights(self._config, saved)
+        elif name == _BASE or found is not None:
+            model = load_step(self._config, found)
+        else:
+            raise UserError(f"the run has no checkpoint {name!r} any more; ask for another model")
         template = None if name == _FINAL else own.chat_template  # which is saved with the model
         return model, ChatText.load(model.folder, chat_template=template, tool_parser=own.tool_parser)
-
-    def _settings(self, name: str, found: Checkpoint | None) -> ModelSettings:
-        """Of what is loaded. Raises UserError if there is no such model."""
-        own = self._config.model
-        if name == _BASE:
-            return own.model_copy(update={"lora": None})
-        if name == _FINAL:
-            return own.model_copy(update={"path": str(trained_model(self._run)), "lora": None})
-        if found is None:
-            raise UserError(f"the run has no checkpoint {name!r} any more; ask for another model")
-        if (found.folder / "model").is_dir():
-            return own.model_copy(update={"path": str(found.folder / "model"), "lora": None})
-        return own
 
     async def _end_sessions(self, opened: Opened) -> None:
         episodes = self._episodes.pop(opened, None)
@@ -329,17 +302,3 @@ def _config(run: Path) -> Config:
     if state_of(run) == "running":
         changes["model"] = config.model.model_copy(update={"device": "cpu"})
     return planned(config.model_copy(update=changes), trains=False)
-
-
-def _check_memory(settings: ModelSettings, engine: Any) -> None:
-    """Raises BackendError where the weights would not fit into what is free."""
-    folder = resolve_model(settings.path)
-    base = adapter_base(folder)
-    folders = [folder] if base is None else [folder, resolve_model(base)]
-    weights = sum(path.stat().st_size for each in folders for path in each.glob("*.safetensors"))
-    needed, free = weights + engine.kv_bytes + _BESIDES_BYTES, free_memory_bytes()
-    if free is not None and needed > free:
-        raise BackendError(
-            f"the model takes about {needed / GIB:.1f} GiB of memory to answer, and {free / GIB:.1f} are free: end "
-            "something else, or ask on another machine, with a copy of the run's folder"
-        )

@@ -2,29 +2,26 @@
 
 Knows: names of weights, engines on them, the sessions in which they answer.  Knows not: HTTP, training.
 Invariants: weights that were asked for by name answer, or the request is refused by name; what they sample is in no
-record of the model's, so it is never trained.
-
-    NAME@12       the weights after step 12, as they were saved
-    BASE, NAME@0  the weights before the first step; BASE is the name by which the model was loaded
+record of the model's, so it is never trained. What the names are: `episodes/names.py`.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Sequence
+import threading
+from collections.abc import Sequence
 from dataclasses import replace
-from pathlib import Path
 from typing import TYPE_CHECKING
 from weakref import WeakKeyDictionary
 
 from ludus.api.local import LocalModel
 from ludus.api.opened_weights import Opened, OpenedWeights
+from ludus.api.step_weights import load_step
 from ludus.config import Config
 from ludus.engines.kind import LocalKind, kind_of
-from ludus.episodes.handle import Handle
-from ludus.errors import AgentError
-from ludus.gateway.app import own_names, unknown_model
-from ludus.loop.checkpoint import checkpoints
+from ludus.episodes.session import Session
+from ludus.errors import UserError
+from ludus.loop.checkpoint import Checkpoint, checkpoints
 from ludus.rollout.mixture import derive_seed
 from ludus.text.chat import ChatText
 
@@ -35,16 +32,17 @@ logger = logging.getLogger(__name__)
 
 
 class SavedWeights:
-    """The other models of one model's sessions. `find` is called on one event loop."""
+    """The other models of one model's sessions (`OtherModels`)."""
 
-    def __init__(self, config: Config, local: LocalModel, *, step: Callable[[], int], bases: Sequence[str]) -> None:
-        """step: the model's own, now.  bases: what the model was called when it was loaded."""
+    def __init__(self, config: Config, local: LocalModel, *, bases: Sequence[str]) -> None:
+        """local: the model's own engine, text and lease.  bases: what the model was called when it was loaded."""
         self._config = config
         self._local = local
-        self._step = step
         self._bases = tuple(dict.fromkeys((*bases, config.model.path)))
         self._opened = OpenedWeights[int](config.engine, lease=local.lease, seed=config.seed)
-        self._sessions: WeakKeyDictionary[Opened, WeakKeyDictionary[Handle, Handle]] = WeakKeyDictionary()
+        self._lock = threading.Lock()
+        """Guards what stands below; held for a moment."""
+        self._sessions: WeakKeyDictionary[Opened, WeakKeyDictionary[Session, Session]] = WeakKeyDictionary()
         """By the session that the requests came for."""
 
     def __repr__(self) -> str:
@@ -52,60 +50,61 @@ class SavedWeights:
 
     def names(self) -> Sequence[str]:
         """Of those that could answer now."""
-        return [*self._bases, *(f"{self._config.name}@{step}" for step in self._folders())]
+        if not self._are_served:
+            return ()
+        return [*self._bases, *(f"{self._config.name}@{step}" for step in self._found())]
 
-    async def find(self, handle: Handle, name: str) -> Handle:
-        step = self._step_of(handle, name)
+    async def find(self, session: Session, name: str) -> Session | None:
+        step = 0 if name in self._bases else session.names.step_of(name)
+        if step is None:
+            return None
         if step not in self._opened:
-            self._check_local(name)
+            self._check(session, name, step)
             logger.info("weights.opening model=%s step=%d", self._config.name, step)
-        opened = await self._opened.get(
-            step, lambda: self._load(step), name=f"{self._config.name}@{step}", version=step
-        )
-        sessions = self._sessions.setdefault(opened, WeakKeyDictionary())
-        if handle not in sessions:
-            seed = derive_seed(self._config.seed, "weights", handle.id, step)
-            sampling = replace(handle.spec.sampling, seed=seed)
-            session = opened.recorder.open(replace(handle.spec, id=f"{handle.id}@{step}", sampling=sampling))
-            sessions[handle] = Handle(session)
-        return sessions[handle]
+        called = f"{self._config.name}@{step}"
+        try:
+            opened = await self._opened.get(step, lambda: self._load(step), name=called, version=step)
+        except UserError as error:  # the client is told that these weights are not to be had
+            raise session.names.unknown(name, session.model_list, why=str(error)) from error
+        with self._lock:
+            sessions = self._sessions.setdefault(opened, WeakKeyDictionary())
+            if session not in sessions:
+                sampling = replace(
+                    session.spec.sampling, seed=derive_seed(self._config.seed, "weights", session.id, step)
+                )
+                spec = replace(session.spec, id=f"{session.id}@{step}", sampling=sampling, recall=None)
+                sessions[session] = opened.recorder.open(spec)
+            return sessions[session]
 
     async def close(self) -> None:
         await self._opened.close()
 
     # ---- inside
 
-    def _folders(self) -> dict[int, Path]:
-        """By step, the folder of its weights."""
-        found = checkpoints(self._config.folder / "checkpoints")
-        return {each.progress.step: each.folder / "model" for each in found}
+    @property
+    def _are_served(self) -> bool:
+        return isinstance(kind_of(self._config.engine), LocalKind)
 
-    def _step_of(self, handle: Handle, name: str) -> int:
-        """Raises AgentError for a name that is none of these weights."""
-        if name in self._bases:
-            return 0
-        own, _, step = name.rpartition("@")
-        if own not in own_names(handle.session) or not step.isdecimal():
-            why = "this key reaches other weights of the same model; another model is asked by its own client"
-            raise unknown_model(name, [*own_names(handle.session), *self.names()], why=why)
-        if int(step) and int(step) not in self._opened and int(step) not in self._folders():
-            why = f"step {step} was not saved" if int(step) <= self._step() else f"step {step} was not trained yet"
-            raise unknown_model(name, [*own_names(handle.session), *self.names()], why=why)
-        return int(step)
+    def _found(self) -> dict[int, Checkpoint]:
+        """By step, what was saved after it."""
+        return {each.progress.step: each for each in checkpoints(self._config.folder / "checkpoints")}
 
-    def _check_local(self, name: str) -> None:
-        if not isinstance(kind_of(self._config.engine), LocalKind):
-            raise AgentError(
-                f"The model {name!r} cannot answer: engine.kind is {self._config.engine.kind!r}, and engines in other "
-                "processes have the newest weights alone; with engine.kind=local the base and saved steps answer too.",
-                status=404,
-                code="model_not_found",
-                param="model",
+    def _check(self, session: Session, name: str, step: int) -> None:
+        """Raises AgentError for weights that are not there."""
+        why = None
+        if not self._are_served:
+            why = (
+                f"engine.kind is {self._config.engine.kind!r}, and engines in other processes have the newest weights "
+                "alone; with engine.kind=local the base and saved steps answer too"
             )
+        elif step and step not in self._found():
+            now = self._local.engine.stats().version
+            why = f"step {step} was not saved" if step <= now else f"step {step} was not trained yet"
+        if why is not None:
+            raise session.names.unknown(name, session.model_list, why=why)
 
     def _load(self, step: int) -> tuple[LoadedModel, ChatText]:
-        from ludus.models.load import load_model
-
-        path = str(self._folders()[step]) if step else self._config.model.path
-        settings = self._config.model.model_copy(update={"path": path, "lora": None})
-        return load_model(settings, seed=self._config.seed), self._local.text
+        found = self._found().get(step)
+        if step and found is None:
+            raise UserError(f"step {step} is not there any more")
+        return load_step(self._config, found if step else None), self._local.text

@@ -114,7 +114,7 @@ async def _serve(
             num_before = store.num_episodes
             episodes, key = Episodes(recorder, RunArchive(store), idle_s=idle_s), address.key or new_key()
             by_key = episodes.open_for_key if takes_any else None
-            options = GatewayOptions(open_mode=by_key, episodes=episodes, admin_key=key)
+            options = GatewayOptions(by_key, recorder.model_list, episodes, key)
             calm_garbage_collection()
             server = GatewayServer(episodes.keys, options, tls=address.tls)
             try:

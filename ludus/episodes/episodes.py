@@ -79,6 +79,10 @@ class Episodes:
     def __repr__(self) -> str:
         return f"Episodes(open={len(self._open)}, ended={len(self._ended)}, archive={self.archive!r})"
 
+    def model_list(self) -> tuple[str, ...]:
+        """Names of all models that requests may name."""
+        return self._recorder.model_list()
+
     # ---- opening and finding
 
     @property
@@ -212,7 +216,7 @@ class Episodes:
         spec = self._fit(spec if spec.id is not None else replace(spec, id=made))
         assert spec.id is not None, "it was given one"
         session = self._recorder.open(spec, sink=self.archive)
-        handle = Handle(session, is_given, others=self._recorder.others, opened_at=time.time())
+        handle = Handle(session, is_given, opened_at=time.time())
         with self._lock:
             if self._open.setdefault(spec.id, handle) is not handle:
                 raise _taken(spec.id)

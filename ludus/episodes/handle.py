@@ -6,26 +6,12 @@ Knows: its spec, its rewards, when it was used.  Knows not: engines, who keeps i
 from __future__ import annotations
 
 import threading
-from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
 
 from ludus.episodes.reward import RewardSheet
 from ludus.episodes.session import Session
 from ludus.episodes.spec import SessionSpec
 from ludus.types import Episode
-
-
-class OtherModels(Protocol):
-    """Models besides a session's own that its requests may name."""
-
-    def names(self) -> Sequence[str]: ...
-
-    async def find(self, handle: Handle, name: str) -> Handle:
-        """The session of another model that belongs to this one.
-
-        Raises AgentError for a model that is not there, or cannot be served.
-        """
 
 
 @dataclass(slots=True, eq=False, weakref_slot=True)
@@ -35,8 +21,6 @@ class Handle:
     session: Session
     is_given: bool = True
     """It was opened by name; else by the first request of an unknown key."""
-    others: OtherModels | None = None
-    """None: the session's own model answers whatever is named."""
     key: bytes = b""
     """Digest of the key that names it."""
     opened_at: float = 0.0

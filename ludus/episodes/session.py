@@ -23,6 +23,7 @@ from ludus.engines.base import Engine
 from ludus.episodes.completion import Choice, Completion, Listener, OnDelta, OnStart
 from ludus.episodes.graph import SessionGraph
 from ludus.episodes.limits import deadline_error, token_limit_error
+from ludus.episodes.names import UNNAMED, ModelNames
 from ludus.episodes.plan import plan
 from ludus.episodes.prompt import Prompts
 from ludus.episodes.reply import replay
@@ -61,17 +62,37 @@ class TurnSink(Protocol):
         """
 
 
+class OtherModels(Protocol):
+    """Weights besides a session's own that its requests may name. Called from several threads and event loops."""
+
+    def names(self) -> Sequence[str]: ...
+
+    async def find(self, session: Session, name: str) -> Session | None:
+        """The session of other weights that belongs to this one. None: the name is none of theirs.
+
+        Raises AgentError or BackendError for one of theirs that cannot answer.
+        """
+
+
 class Session:
     """One session of one agent, recorded token by token. Safe to use from several threads and event loops."""
 
     def __init__(
-        self, engine: Engine, text: ChatText, spec: SessionSpec, sink: TurnSink | None, *, model_name: str = "default"
+        self,
+        engine: Engine,
+        text: ChatText,
+        spec: SessionSpec,
+        sink: TurnSink | None,
+        *,
+        names: ModelNames = UNNAMED,
+        others: OtherModels | None = None,
     ) -> None:
+        """names: what requests call the model that answers here.  others: None: no other weights are served."""
         assert spec.id is not None, "it was given one"
         self.id = spec.id
         self.spec = spec
-        self.model_name = model_name
-        """What requests call the model that answers here."""
+        self.names = names
+        self._others = others
         self.sampling = replace(spec.sampling, seed=None)
         self.pinned = _checked_pinned(spec.pinned)
         self.text = text
@@ -101,6 +122,27 @@ class Session:
     def version(self) -> int:
         """Of the weights that would answer now."""
         return self._engine.stats().version
+
+    @property
+    def model_list(self) -> tuple[str, ...]:
+        """Names of all models that requests may name."""
+        return self.names.listed(() if self._others is None else self._others.names())
+
+    async def named(self, model: str) -> Session:
+        """The session that answers a request which names this model: this one, or one of other weights beside it.
+
+        Raises AgentError 404 for a name that nothing here answers to, BackendError where the weights cannot be loaded.
+        """
+        if model in self.names.own or model in self.names.served:
+            return self
+        if self._others is not None:
+            if self._close_reason is not None:
+                raise self._closed_error()
+            if (found := await self._others.find(self, model)) is not None:
+                return found
+        if self.names.serves(model):
+            return self
+        raise self.names.unknown(model, self.model_list)
 
     def pinned_fields(self, request: ChatRequest) -> tuple[str, ...]:
         """Names of the sampling fields whose values in `request` are replaced by the session's."""

@@ -27,13 +27,12 @@ if TYPE_CHECKING:
     from fastapi import FastAPI
 
 from ludus.episodes.episodes import Episodes
-from ludus.episodes.handle import Handle
 from ludus.episodes.keys import OpenMode, SessionKeys
+from ludus.episodes.names import UNNAMED
 from ludus.episodes.session import Session
 from ludus.errors import AgentError, LudusError
 from ludus.gateway.clients import Clients
 from ludus.gateway.dialects.base import (
-    DEFAULT_MODEL,
     Dialect,
     ErrorReply,
     JsonObject,
@@ -57,8 +56,7 @@ MOUNTS = ("/s/{secret}/v1", "/v1")
 MODELS_PATHS = ("/models", "/v1/models")
 AGENT_HEADER = "x-ludus-agent"
 MODEL_HEADER = "x-ludus-model"
-"""Of an answer: which model it is of, where the request named one that is not here."""
-MOST_NAMED = 64  # names that are logged, once each; agents have few, and strangers are not to fill the log
+"""Of an answer: which model it is of, where the request named another in whose place that answers."""
 # Clients of Anthropic's protocol say which version they speak; all others expect what OpenAI's servers do.
 VERSION_HEADER = "anthropic-version"
 DOCUMENT_PATH = "/openapi.json"
@@ -72,7 +70,7 @@ class GatewayOptions:
 
     open_mode: OpenMode | None = None
     """Gives a session to a key that names none. None: such a key is refused."""
-    model_names: tuple[str, ...] = (DEFAULT_MODEL,)
+    model_names: Callable[[], Sequence[str]] = UNNAMED.listed
     """What the list of models holds for keys that name no session."""
     episodes: Episodes | None = None
     """Opened, rewarded and ended over HTTP with the admin key. None: there is no administration."""
@@ -102,17 +100,17 @@ def build_app(
     traffic: counts the requests. None: nobody will ask.
     """
     counted = Traffic() if traffic is None else traffic
-    models, clients, named = _Models(keys, options), Clients(), set[str]()
+    models, clients = _Models(keys, options), Clients()
     # Routes are tried one after the other, so those of the many requests come first.
     routes: list[BaseRoute] = []
     for mount in MOUNTS:
         for name, dialect in DIALECTS.items():
-            endpoint = _Endpoint(name, keys, clients, options, counted, named)
+            endpoint = _Endpoint(name, keys, clients, options, counted)
             routes += [Route(mount + path, endpoint, methods=["POST"]) for path in dialect.paths]
     for mount in MOUNTS:
         for name, dialect in DIALECTS.items():
             if dialect.counter is not None:
-                count = _Endpoint(name, keys, clients, options, counted, named, dialect.counter)
+                count = _Endpoint(name, keys, clients, options, counted, dialect.counter)
                 routes += [Route(mount + path, count, methods=["POST"]) for path in dialect.counter.paths]
         for path in MODELS_PATHS:
             routes.append(Route(mount + path, models.list_all, methods=["GET"]))
@@ -145,8 +143,6 @@ class _Endpoint:
     clients: Clients
     options: GatewayOptions
     traffic: Traffic
-    named: set[str]
-    """Other models that requests have named, and that the sessions' own answered for."""
     counter: TokenCounter | None = None
     """Counts how many tokens a request's prompt has. None: it is answered."""
 
@@ -155,23 +151,25 @@ class _Endpoint:
         # Starlette looks through all of them for each; of one that comes twice, the first counts here too.
         headers = dict(reversed(request.headers.items()))
         try:
-            handle = self.keys.find(request.path_params.get("secret"), headers, open_mode=self.options.open_mode)
+            secret = request.path_params.get("secret")
+            session = self.keys.find(secret, headers, open_mode=self.options.open_mode).session
             body = await read_body(request, self.options.max_body_bytes)
             began_s = time.thread_time()
             value = json_object(body)
             json_s = time.thread_time() - began_s
-            handle = await self._answering(handle, value.get("model"))
+            if isinstance(asked := value.get("model"), str) and asked:  # else it is read, or refused, with the rest
+                session = await session.named(asked)
             if self.counter is not None:
-                counts, without_effect = self._count(self.counter, handle, headers, value)
+                counts, without_effect = self._count(self.counter, session, headers, value)
             else:
-                gateway_request = self._read(handle, headers, value)
+                gateway_request = self._read(session, headers, value)
                 self.traffic.add(
                     num_body_bytes=len(body),
                     num_messages=sum(len(request.messages) for request in gateway_request.parsed.requests),
                     num_new_messages=gateway_request.parsed.num_new_messages,
                     json_s=json_s,
                 )
-                retry_key = self.clients.of(handle).attempts.begin(headers, body)
+                retry_key = self.clients.of(session).attempts.begin(headers, body)
         except ClientDisconnect:
             return
         except AgentError as error:
@@ -180,58 +178,42 @@ class _Endpoint:
         if self.counter is not None:
             await send_json(send, 200, counts, without_effect)
         else:
-            agent = headers.get(AGENT_HEADER, handle.spec.agent)
+            agent = headers.get(AGENT_HEADER, session.spec.agent)
             await self._answer(gateway_request, agent, retry_key, receive, send)
 
     async def _answer(
         self, gateway_request: GatewayRequest, agent: str, retry_key: str | None, receive: Receive, send: Send
     ) -> None:
-        handle = gateway_request.handle
-        attempts = self.clients.of(handle).attempts
+        session = gateway_request.session
+        attempts = self.clients.of(session).attempts
         if retry_key is not None or agent:
             parsed = gateway_request.parsed.with_each(partial(_sent_by, agent, retry_key))
             gateway_request = dataclasses.replace(gateway_request, parsed=parsed)
         exchange = Exchange(gateway_request, DIALECTS[self.name], receive, send, self.options.keep_alive_s)
-        logger.debug("request.started session=%s stream=%s", handle.id, gateway_request.parsed.stream)
+        logger.debug("request.started session=%s stream=%s", session.id, gateway_request.parsed.stream)
         delivered = False
         try:
             delivered = await exchange.run()
         finally:
             attempts.end(retry_key, delivered=delivered)
             self.traffic.end()
-            logger.debug("request.ended session=%s delivered=%s", handle.id, delivered)
+            logger.debug("request.ended session=%s delivered=%s", session.id, delivered)
 
-    async def _answering(self, handle: Handle, asked: object) -> Handle:
-        """The session of the model that a request names; of one that nobody here has, the key's own."""
-        names = own_names(handle.session)
-        if not isinstance(asked, str) or asked in names:  # what is no name is refused where the body is read
-            return handle
-        if handle.others is not None:
-            return await handle.others.find(handle, asked)
-        known, _, step = asked.rpartition("@")
-        if known in names and step.isdecimal():
-            raise unknown_model(asked, names, why="the newest weights alone are served here")
-        if asked not in self.named and len(self.named) < MOST_NAMED:
-            self.named.add(asked)
-            logger.warning("requests name the model %.100r: %r answers them", asked, handle.session.model_name)
-        return handle
-
-    def _read(self, handle: Handle, headers: Mapping[str, str], value: JsonObject) -> GatewayRequest:
-        session, dialect = handle.session, DIALECTS[self.name]
-        parsed = dialect.parse(value, session.sampling, self.clients.of(handle).read[self.name])
+    def _read(self, session: Session, headers: Mapping[str, str], value: JsonObject) -> GatewayRequest:
+        dialect = DIALECTS[self.name]
+        parsed = dialect.parse(value, session.sampling, self.clients.of(session).read[self.name])
         dropped = [name for name in dialect.vendor.ignored_headers if name in headers]
         pinned = session.pinned_fields(parsed.request)
         without_effect = _without_effect(parsed, session, dropped, pinned)
-        if parsed.model not in own_names(session):
-            without_effect[MODEL_HEADER] = session.model_name
-        return GatewayRequest(handle, parsed, without_effect, session.model_name)
+        if parsed.model not in session.names.own:
+            without_effect[MODEL_HEADER] = session.names.name
+        return GatewayRequest(session, parsed, without_effect)
 
     def _count(
-        self, counter: TokenCounter, handle: Handle, headers: Mapping[str, str], value: JsonObject
+        self, counter: TokenCounter, session: Session, headers: Mapping[str, str], value: JsonObject
     ) -> tuple[JsonObject, Headers]:
-        session = handle.session
-        parsed = counter.parse(value, session.sampling, self.clients.of(handle).read[self.name])
-        asked = dataclasses.replace(parsed.request, agent=headers.get(AGENT_HEADER, handle.spec.agent))
+        parsed = counter.parse(value, session.sampling, self.clients.of(session).read[self.name])
+        asked = dataclasses.replace(parsed.request, agent=headers.get(AGENT_HEADER, session.spec.agent))
         return counter.response(session.count_prompt_tokens(asked)), _without_effect(parsed, session)
 
 
@@ -250,17 +232,6 @@ def _sent_by(agent: str, retry_key: str | None, number: int, request: ChatReques
     return dataclasses.replace(request, agent=agent, retry_key=key)
 
 
-def own_names(session: Session) -> tuple[str, ...]:
-    """What a session's own model is called: its name, and `default`."""
-    return tuple(dict.fromkeys((session.model_name, DEFAULT_MODEL)))
-
-
-def unknown_model(name: str, known: Sequence[str], *, why: str = "it does not exist") -> AgentError:
-    """The error for a model that cannot answer."""
-    message = f"The model {name!r:.200} cannot answer: {why}; there is {', '.join(known)}."
-    return AgentError(message, status=404, code="model_not_found", param="model")
-
-
 @dataclass(frozen=True)
 class _Models:
     """The model list: those that answer requests with this key."""
@@ -275,15 +246,14 @@ class _Models:
     async def get_one(self, request: Request) -> Response:
         name, names = request.path_params["name"], self._names(request)
         if name not in names:
-            raise unknown_model(name, names)
+            raise UNNAMED.unknown(name, names)
         return JSONResponse(_dialect_of(request).vendor.model(name))
 
-    def _names(self, request: Request) -> tuple[str, ...]:
+    def _names(self, request: Request) -> Sequence[str]:
         # Where any key may open a session, looking at the list must not open one.
         if self.options.open_mode is None or "secret" in request.path_params:
-            handle = self.keys.find(request.path_params.get("secret"), request.headers)
-            return (*own_names(handle.session), *(() if handle.others is None else handle.others.names()))
-        return self.options.model_names
+            return self.keys.find(request.path_params.get("secret"), request.headers).session.model_list
+        return self.options.model_names()
 
 
 def _dialect_of(request: Request) -> Dialect:

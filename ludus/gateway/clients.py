@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 from weakref import WeakKeyDictionary
 
-from ludus.episodes.handle import Handle
+from ludus.episodes.session import Session
 from ludus.gateway.dialects.base import ReadMessages
 from ludus.http.numbers import read_count
 
@@ -86,10 +86,10 @@ class Clients:
     """The clients of all sessions, as long as these are there. Used from the gateway's loop alone."""
 
     def __init__(self) -> None:
-        self._states: WeakKeyDictionary[Handle, ClientState] = WeakKeyDictionary()
+        self._states: WeakKeyDictionary[Session, ClientState] = WeakKeyDictionary()
 
-    def of(self, handle: Handle) -> ClientState:
-        state = self._states.get(handle)
+    def of(self, session: Session) -> ClientState:
+        state = self._states.get(session)
         if state is None:
-            state = self._states[handle] = ClientState()
+            state = self._states[session] = ClientState()
         return state

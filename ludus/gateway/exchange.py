@@ -19,7 +19,6 @@ import pydantic_core
 from starlette.types import Receive, Send
 
 from ludus.episodes.completion import OnDelta
-from ludus.episodes.handle import Handle
 from ludus.episodes.session import Session
 from ludus.errors import InternalError, LudusError
 from ludus.gateway.dialects.base import (
@@ -52,10 +51,14 @@ EVENT_STREAM: Headers = {
 class GatewayRequest:
     """A request that was read: for whom, what, and the headers its answer will carry."""
 
-    handle: Handle
+    session: Session
     parsed: ParsedRequest
     headers: Headers
-    model_name: str
+
+    @property
+    def model_name(self) -> str:
+        """What the answer is said to come from."""
+        return self.session.names.name
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,7 +113,7 @@ class Exchange:
         raise _LeftError
 
     async def _complete(self, on_delta: OnDelta) -> _Ended:
-        session = self.request.handle.session
+        session = self.request.session
         try:
             return await self._turns(session, on_delta)
         except LudusError as error:
@@ -157,7 +160,7 @@ class Exchange:
         async def complete() -> None:
             self._events.put_nowait(await self._complete(self._on_delta))
 
-        work = group.create_task(complete(), name=f"ludus-complete-{self.request.handle.session.id}")
+        work = group.create_task(complete(), name=f"ludus-complete-{self.request.session.id}")
         try:
             return await self._write_events()
         finally:
@@ -205,7 +208,7 @@ class Exchange:
 
     def _answer(self, turns: tuple[Turn, ...], deltas: tuple[tuple[Delta, ...], ...] = ()) -> Answer:
         """deltas: by choice; a dialect may want to know how an answer at once has grown."""
-        return Answer(turns, self._num_prompt_tokens, self.request.handle.session.token_text, deltas)
+        return Answer(turns, self._num_prompt_tokens, self.request.session.token_text, deltas)
 
 
 def _pass_shifted(on_delta: OnDelta, first_choice_idx: int, choice_idx: int, delta: Delta) -> None:

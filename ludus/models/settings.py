@@ -27,6 +27,10 @@ class ModelSettings(Settings):
 
     path: str = "smollm2-135m"
     """Name of an embedded model, a local folder, or a hub id such as `Qwen/Qwen2.5-0.5B-Instruct`."""
+    served_names: tuple[str, ...] = ()
+    """Names of other models, or patterns of them such as `gpt-*`, in whose place this one answers: what agents that are
+    not to be changed call theirs. Besides these `default`, the run's name, its steps and its base are answered, and any
+    other name is refused."""
     dtype: Literal["auto", "bfloat16", "float16", "float32"] = "auto"
     """Of the weights that sample and run forward; the optimizer always keeps its own copy in float32. auto: bfloat16 on
     a card, and on a processor unless float32 is faster there, which is measured once; a run records what it was.

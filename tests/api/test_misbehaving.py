@@ -131,8 +131,8 @@ def test_rewards_of_any_kind(mode: str, tiny_model_folder: Path, tmp_path: Path)
 
         client = openai.AsyncOpenAI(base_url=base_url, api_key=api_key, http_client=http_client, max_retries=0)
         messages: Any = [{"role": "user", "content": "Guess."}]
-        first = await client.chat.completions.create(model="m", messages=messages)
-        second = await client.responses.create(model="m", input="Guess.")
+        first = await client.chat.completions.create(model="default", messages=messages)
+        second = await client.responses.create(model="default", input="Guess.")
         return {
             "bool": True,
             "float32": numpy.float32(0.5),

@@ -179,7 +179,7 @@ def test_keys_of_other_versions_and_of_users_are_not_in_the_way(run: Path, tmp_p
     for text in (f"model: {{path: {run / 'model'}, dtype: float32}}\nold: 1\nconfig_class: gone.Gone\n", "old: 1\n"):
         (tmp_path / "config.yaml").write_text(text)
         if "model" in text:
-            assert RunSampler(tmp_path)._settings("base", None).dtype == "float32"
+            assert RunSampler(tmp_path)._load("base", None)[0].head_weight.dtype == torch.float32
         else:
             with pytest.raises(UserError, match="names no model"):
                 RunSampler(tmp_path)

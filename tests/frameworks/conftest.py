@@ -13,6 +13,7 @@ import pytest
 
 from ludus.engines.scripted import ScriptedEngine
 from ludus.episodes.keys import SessionKeys
+from ludus.episodes.names import ModelNames
 from ludus.episodes.recorder import Recorder
 from ludus.episodes.session import Session
 from ludus.episodes.spec import SessionSpec
@@ -67,7 +68,8 @@ def serve_session() -> Iterator[ServeSession]:
             engine: Any = ScriptedEngine(answers, text.tokenizer, context_length=CONTEXT_LENGTH)
             if num_free is not None:
                 engine = GatedEngine(engine, num_free=num_free)
-            session = Recorder(engine, text).open(SessionSpec(f"session{next(numbers)}"))
+            recorder = Recorder(engine, text, names=ModelNames(served=("claude-*",)))
+            session = recorder.open(SessionSpec(f"session{next(numbers)}"))
             secret = server.keys.add(session)
             return ServedSession(server.url_for(secret).removesuffix("/v1"), secret, session, engine, text)
 

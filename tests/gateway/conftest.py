@@ -16,6 +16,7 @@ from ludus.engines.base import Engine, OnTokens
 from ludus.engines.scripted import ScriptedEngine
 from ludus.episodes.episodes import Episodes
 from ludus.episodes.keys import SessionKeys
+from ludus.episodes.names import UNNAMED, ModelNames
 from ludus.episodes.recorder import Recorder
 from ludus.episodes.session import Session
 from ludus.episodes.spec import SessionSpec
@@ -124,13 +125,13 @@ def open_sessions(text: ChatText, shared_server: GatewayServer) -> Iterator[Open
             num_free: int | None = None,
             opens: bool = False,
             own: bool = False,
-            model_name: str = "default",
+            names: ModelNames = UNNAMED,
             **options: Any,
         ) -> SessionManager:
             engine: Any = ScriptedEngine(answers, text.tokenizer, context_length=options.pop("context_length", 2000))
             if num_free is not None:
                 engine = GatedEngine(engine, num_free=num_free)
-            recorder = Recorder(_checked(engine), text, model_name=model_name)
+            recorder = Recorder(_checked(engine), text, names=names)
             sessions = SessionKeys()
             if opens:
                 options["open_mode"] = Episodes(recorder, keys=sessions).open_for_key

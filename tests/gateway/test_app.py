@@ -10,6 +10,7 @@ from typing import Any
 import httpx
 import pytest
 
+from ludus.episodes.names import ModelNames
 from ludus.errors import BackendError
 from ludus.types import Sampling
 
@@ -80,7 +81,7 @@ def test_bearer_key_names_the_session(open_sessions: Any, http: httpx.Client) ->
 
 def test_fields_without_effect_are_named_in_headers(open_sessions: Any, http: httpx.Client) -> None:
     """Ignored fields and pinned sampling are in headers, streamed or not; the pinned value is the one recorded."""
-    url, session = open_sessions(["7", "7"]).open(
+    url, session = open_sessions(["7", "7"], names=ModelNames(served=("gpt-*",))).open(
         sampling=Sampling(top_p=1.0, temperature=0.5), pinned=("top_p", "temperature")
     )
     body = {**ASK, "model": "gpt-x", "user": "me", "top_p": 0.5, "temperature": 0.5}
@@ -93,18 +94,28 @@ def test_fields_without_effect_are_named_in_headers(open_sessions: Any, http: ht
     assert "x-ludus-ignored" not in http.get(f"{url}/models").headers
 
 
-def test_steps_of_the_own_model_are_refused(
-    open_sessions: Any, http: httpx.Client, caplog: pytest.LogCaptureFixture
-) -> None:
-    """Where the newest weights alone are served; other names are answered and logged, once each."""
-    url, session = open_sessions(["7", "7"]).open()
-    answer = http.post(f"{url}/chat/completions", json={**ASK, "model": "default@3"})
-    assert answer.status_code == 404 and "the newest weights alone" in answer.json()["error"]["message"]
-    for _ in range(2):
-        answer = http.post(f"{url}/chat/completions", json={**ASK, "model": "claude@20250101"})
-        assert answer.json()["model"] == answer.headers["x-ludus-model"] == "default"
-    assert caplog.text.count("requests name the model 'claude@20250101': 'default' answers them") == 1
-    assert len(session.snapshot().turns) == 2
+def test_a_model_that_is_not_here_is_refused(open_sessions: Any, http: httpx.Client) -> None:
+    """Another model's name, and a step where the newest weights alone are served; the answer says what there is."""
+    url, session = open_sessions([], names=ModelNames("default", ("org/tiny",), ("o3", "gpt-*"))).open()
+    for name, why in (
+        ("default@3", "the newest weights alone are served here"),
+        ("org/tiny@0", "the newest weights alone are served here"),
+        ("claude@20250101", "model.served_names"),
+        ("o4", "model.served_names"),
+    ):
+        error = check_error(http.post(f"{url}/chat/completions", json={**ASK, "model": name}), 404, "model_not_found")
+        assert why in error["message"] and error["message"].endswith("there is default, org/tiny, o3.")
+        check_error(http.get(f"{url}/models/{name}"), 404, "model_not_found")
+    assert session.snapshot().turns == ()
+
+
+def test_a_model_answers_under_all_its_names(open_sessions: Any, http: httpx.Client) -> None:
+    """Its own, and those of models in whose place it answers; of these the answer says who it is of."""
+    url, session = open_sessions(["7"] * 4, names=ModelNames("default", ("org/tiny",), ("o3", "gpt-*"))).open()
+    for name, header in (("default", None), ("org/tiny", None), ("o3", "default"), ("gpt-4o", "default")):
+        answer = http.post(f"{url}/chat/completions", json={**ASK, "model": name})
+        assert (answer.json()["model"], answer.headers.get("x-ludus-model")) == ("default", header)
+    assert len(session.snapshot().turns) == 4
 
 
 def test_agent_header_tags_the_turn(open_sessions: Any, http: httpx.Client) -> None:

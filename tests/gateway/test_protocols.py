@@ -11,6 +11,7 @@ import httpx
 import openai
 import pytest
 
+from ludus.episodes.names import ModelNames
 from tests.gateway.clients import async_client
 
 QUESTION = "Guess."
@@ -178,7 +179,7 @@ def test_completions_go_on_with_text_and_tokens(open_sessions: Any) -> None:
 
 def test_what_claude_code_sends_is_answered(open_sessions: Any) -> None:
     """Probes, betas, caching and account are accepted, and named where they stand without effect."""
-    url, session = open_sessions(["7"], own=True).open()
+    url, session = open_sessions(["7"], own=True, names=ModelNames(served=("claude-*",))).open()
     for path in ("", "/", "/v1"):
         assert httpx.head(url.removesuffix("/v1") + path).status_code == 200
     cached: Any = {"cache_control": {"type": "ephemeral"}}

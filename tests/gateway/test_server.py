@@ -12,6 +12,7 @@ import openai
 import pytest
 
 from ludus.episodes.keys import SessionKeys
+from ludus.episodes.names import ModelNames
 from ludus.errors import InternalError, UserError
 from ludus.gateway.server import GatewayServer
 from ludus.http.server import listen
@@ -172,7 +173,7 @@ def test_wrong_key_is_the_sdks_authentication_error(open_sessions: Any) -> None:
 
 def test_models_are_listed(open_sessions: Any) -> None:
     """The SDK lists the model under its name and as default, and gets one; another is NotFoundError."""
-    url, _ = open_sessions(["7"], model_name="org/tiny").open()
+    url, _ = open_sessions(["7"], names=ModelNames("org/tiny")).open()
     with client(url) as sdk:
         assert [model.id for model in sdk.models.list()] == ["org/tiny", "default"]
         assert sdk.models.retrieve("org/tiny").id == "org/tiny"

@@ -10,6 +10,7 @@ from typing import Any
 import openai
 import pytest
 
+from ludus.episodes.names import ModelNames
 from ludus.gateway.transport import NUM_CHUNKS, InProcessTransport, sdk_http_module
 from tests.gateway.clients import async_client
 
@@ -248,7 +249,7 @@ def test_gateway_that_stops_ends_the_answer(open_sessions: Any) -> None:
 
 def test_other_hosts_are_reached_through_the_network(open_sessions: Any) -> None:
     """The same client asks another server over its socket, as an agent's tools may."""
-    session_manager, other = open_sessions([]), open_sessions([], model_name="elsewhere")
+    session_manager, other = open_sessions([]), open_sessions([], names=ModelNames("elsewhere"))
     other_url, _ = other.open()
 
     async def main() -> list[str]:

@@ -171,7 +171,7 @@ def test_an_agent_file_is_found_by_its_process(play_all: PlayAll, tmp_path: Path
         "class Agent:\n"
         "    def run(self, data, **extra_kwargs):\n"
         "        with openai.OpenAI() as client:\n"
-        "            client.chat.completions.create(model='m', messages=[{'role': 'user', 'content': 'x'}])\n"
+        "            client.chat.completions.create(model='default', messages=[{'role': 'user', 'content': 'x'}])\n"
         "        return REWARD\n"
     )
     (episode,) = play_all(f"{tmp_path}/far_agent.py:Agent")

@@ -53,9 +53,11 @@ class ChatModel(BaseChatModel):
     model_config = ConfigDict(populate_by_name=True, extra="forbid", arbitrary_types_allowed=True)
 
     model_name: str = Field(default="default", alias="model")
-    """What answers are said to come from; there is one model to a run."""
+    """Who is asked, by the names that every request may use (`default`, BASE, NAME@12); or what the client itself calls
+    its model."""
     client: Any = Field(default=None, exclude=True, repr=False)
-    """A recorded session, or what has one as `session`. None: that of the episode that is playing."""
+    """A recorded session, or what has one as `session`, and as `model_names` what it calls the model. None: that of the
+    episode that is playing."""
     agent: str = ""
     """Tag of the agent that asks, where a graph holds several; '' is the main agent."""
     temperature: float | None = None
@@ -106,6 +108,11 @@ class ChatModel(BaseChatModel):
                 f"({found.text.parser.name!r}); leave it out, or set model.tool_parser for the run"
             )
         return found
+
+    async def _asked(self) -> Session:
+        """The session that answers. Raises AgentError for a model that is not there."""
+        session, called = self.session, getattr(self.client, "model_names", ())
+        return session if self.model_name in called else await session.named(self.model_name)
 
     # ---- binding
 
@@ -167,7 +174,7 @@ class ChatModel(BaseChatModel):
         run_manager: AsyncCallbackManagerForLLMRun | None = None,
         **kwargs: Any,
     ) -> ChatResult:
-        session = self.session
+        session = await self._asked()
         (turn,) = await session.complete(self._request(session, messages, stop, kwargs))
         return self._result(session, turn)
 
@@ -178,10 +185,7 @@ class ChatModel(BaseChatModel):
         run_manager: CallbackManagerForLLMRun | None = None,
         **kwargs: Any,
     ) -> ChatResult:
-        session = self.session
-        request = self._request(session, messages, stop, kwargs)
-        (turn,) = run_blocking(session.complete(request))
-        return self._result(session, turn)
+        return run_blocking(self._agenerate(messages, stop, **kwargs))
 
     async def _astream(
         self,
@@ -190,8 +194,7 @@ class ChatModel(BaseChatModel):
         run_manager: AsyncCallbackManagerForLLMRun | None = None,
         **kwargs: Any,
     ) -> AsyncIterator[ChatGenerationChunk]:
-        session = self.session
-        async with aclosing(self._chunks(session, self._request(session, messages, stop, kwargs))) as chunks:
+        async with aclosing(self._chunks(messages, stop, kwargs)) as chunks:
             async for message in chunks:
                 chunk = ChatGenerationChunk(message=message)
                 if run_manager is not None and chunk.text:
@@ -205,16 +208,18 @@ class ChatModel(BaseChatModel):
         run_manager: CallbackManagerForLLMRun | None = None,
         **kwargs: Any,
     ) -> Iterator[ChatGenerationChunk]:
-        session = self.session
-        request = self._request(session, messages, stop, kwargs)
-        for message in stream_blocking(lambda: self._chunks(session, request)):
+        for message in stream_blocking(lambda: self._chunks(messages, stop, kwargs)):
             chunk = ChatGenerationChunk(message=message)
             if run_manager is not None and chunk.text:
                 run_manager.on_llm_new_token(chunk.text, chunk=chunk)
             yield chunk
 
-    async def _chunks(self, session: Session, request: ChatRequest) -> AsyncGenerator[AIMessageChunk, None]:
+    async def _chunks(
+        self, messages: list[BaseMessage], stop: list[str] | None, kwargs: Mapping[str, Any]
+    ) -> AsyncGenerator[AIMessageChunk, None]:
         """Text as it is sampled. Calls are sent in the end, whole: what begins as one may turn out to be text."""
+        session = await self._asked()
+        request = self._request(session, messages, stop, kwargs)
         told: asyncio.Queue[Delta | None] = asyncio.Queue()
         ids: list[str] = []
         answering = asyncio.ensure_future(

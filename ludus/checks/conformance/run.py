@@ -19,7 +19,6 @@ from ludus.checks.conformance.local_server import LocalServer
 from ludus.checks.conformance.probe import KEY, Probe, Target
 from ludus.checks.conformance.words import CHAT, WORDS
 from ludus.errors import UserError
-from ludus.gateway.dialects.base import DEFAULT_MODEL
 
 Verdict = Literal["passed", "failed", "skipped"]
 VERDICTS: tuple[Verdict, ...] = get_args(Verdict)
@@ -67,7 +66,7 @@ class SuiteReport:
 
 def local_target(server: LocalServer) -> Target:
     """The local server as the one under test; every case gets a session of its own there."""
-    return Target("", KEY, DEFAULT_MODEL, LOCAL_MAX_TOKENS, server)
+    return Target("", KEY, server.recorder.names.name, LOCAL_MAX_TOKENS, server)
 
 
 async def remote_target(clients: Clients, base_url: str, *, model: str | None, api_key: str) -> Target:

@@ -186,7 +186,7 @@ def _over_http(client: httpx.AsyncClient) -> Ask:
     tools = [{"type": "function", "function": {"name": tool.name, "parameters": {}}} for tool in _TOOLS]
 
     async def ask(request: ChatRequest) -> Answers:
-        body = {"model": "any", "n": request.n, "tools": tools, "messages": [*map(message_json, request.messages)]}
+        body = {"model": "default", "n": request.n, "tools": tools, "messages": [*map(message_json, request.messages)]}
         key = {} if request.retry_key is None else {"idempotency-key": request.retry_key}
         headers = {"x-ludus-agent": request.agent, **key}
         response = (await client.post("/chat/completions", json=body, headers=headers)).raise_for_status().json()

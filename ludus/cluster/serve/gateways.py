@@ -23,7 +23,6 @@ from ludus.episodes.outcome import Ending
 from ludus.episodes.spec import SessionSpec
 from ludus.errors import AgentError
 from ludus.gateway.app import GatewayOptions, build_app
-from ludus.gateway.dialects.base import DEFAULT_MODEL
 
 SHARED = "shared"
 """Name of the session of all requests that name none."""
@@ -34,10 +33,9 @@ _NAME = re.compile(f"({_WORD}:)?(?:(?P<group>{_WORD})/)?(?P<name>{_WORD})")
 class ModelGateway:
     """The gateway of one model. Its application and its coroutines run on one loop."""
 
-    def __init__(self, episodes: Episodes, model_name: str) -> None:
+    def __init__(self, episodes: Episodes) -> None:
         self.episodes = episodes
-        names = tuple(dict.fromkeys((model_name, DEFAULT_MODEL)))
-        options = GatewayOptions(model_names=names, open_mode=self._open_session)
+        options = GatewayOptions(model_names=episodes.model_list, open_mode=self._open_session)
         self._gateway = build_app(episodes.keys, options)
 
     def __repr__(self) -> str:

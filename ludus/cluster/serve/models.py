@@ -76,7 +76,7 @@ class HostedModels:
         if loading is None or (loading.done() and loading.exception() is not None):
 
             async def load() -> ModelGateway:
-                return ModelGateway((await self._there(self._host.hosted(model))).episodes, model.name)
+                return ModelGateway((await self._there(self._host.hosted(model))).episodes)
 
             loading = self._loading[name] = asyncio.ensure_future(load())
         return loading

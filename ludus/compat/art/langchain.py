@@ -74,15 +74,17 @@ def init_chat_model(
 ) -> Any:
     """The chat model of the wrapped rollout that plays here: asynchronous, blocking, streaming, with tools.
 
-    model: a name of it, or None.  kwargs: arguments of LangChain's `ChatOpenAI`; the temperature is 1.0 if none is
-    given.  Raises UserError outside of a wrapped rollout, and for the name of another model.
+    model: a name of it, of a step of it (NAME@12) or of its base, whose own weights answer. None: the newest.
+    kwargs: arguments of LangChain's `ChatOpenAI`; the temperature is 1.0 if none is given.
+    Raises UserError outside of a wrapped rollout, and for the name of another model.
     """
     del model_provider, configurable_fields, config_prefix
     found = _model.get()
     if found is None:
         raise UserError("init_chat_model was called outside of a rollout; wrap it: wrap_rollout(model, rollout)")
-    names = {found.name, found.get_inference_name(), getattr(found, "base_model", None)}
-    if model is not None and model not in names:
+    own = found.get_inference_name()
+    asked = own if model in (None, found.name) else model
+    if asked not in (own, getattr(found, "base_model", None)) and not str(asked).startswith(f"{own}@"):
         raise UserError(
             f"init_chat_model({model!r}) is not the model of this rollout, {found.name!r}; leave the name out, or use "
             "LangChain's own init_chat_model for another one"
@@ -90,7 +92,7 @@ def init_chat_model(
     options = {"temperature": 1.0, "max_retries": 0, "stream_usage": False, **kwargs}
     client = found.openai_client()
     return _chat_class()(
-        model=found.get_inference_name(),
+        model=asked,
         base_url=str(client.base_url),
         api_key=client.api_key,
         http_async_client=found.http_client(),

@@ -77,8 +77,12 @@ class LoopAdapter:
         name = row.get("agent_name")
         spec = self._default if name is None else find_loop(self._loops, name)
         tokenizer = LoopTokenizer(context.session.text)
+        config = self._run.config
         manager = AsyncLLMServerManager(
-            context.session, response_length=self._run.config.rollout.response_length, named=self._named
+            context.session,
+            response_length=config.rollout.response_length,
+            named=self._named,
+            model_path=config.model.path,
         )
         loop = spec.cls(
             trainer_config=self._config,

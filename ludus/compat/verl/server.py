@@ -59,10 +59,21 @@ class TokenOutput(list[int]):
 class AsyncLLMServerManager:
     """Generates for one trajectory. Which replica answers is the engine's router's to say: a session stays on one."""
 
-    def __init__(self, session: Session, *, response_length: int | None = None, named: set[str] | None = None) -> None:
+    def __init__(
+        self,
+        session: Session,
+        *,
+        response_length: int | None = None,
+        named: set[str] | None = None,
+        model_path: str = "default",
+    ) -> None:
         """response_length: tokens that may follow the first prompt of a `request_id`, the model's and others'. None: no
-        limit.  named: arguments that the log has named as ignored, of all trajectories of a run."""
+        limit.  named: arguments that the log has named as ignored, of all trajectories of a run.  model_path: where the
+        model was loaded from.
+        """
         self.session = session
+        self.model_names = (model_path, "/".join(model_path.split("/")[-2:]))
+        """What loops call the model that is trained, as verl's own LangGraph loop does."""
         self._named = set() if named is None else named
         self._response_length = response_length
         self._first_prompts: dict[str, int] = {}

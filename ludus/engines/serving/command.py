@@ -22,7 +22,7 @@ def engine_command(engine: LudusServerSettings, model: ModelSettings, address: R
     """The command of one replica, with every setting that is not the default."""
     inside = frozenset(InferenceSettings.model_fields)
     overrides = [
-        *_overrides("model", model, frozenset(ModelSettings.model_fields) - {"path"}),
+        *_overrides("model", model, frozenset(ModelSettings.model_fields) - {"path", "served_names"}),
         *_overrides("engine", engine, inside),
         f"seed={address.seed + address.index}",
     ]

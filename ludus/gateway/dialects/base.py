@@ -21,8 +21,6 @@ from ludus.text.parsers.base import Delta
 from ludus.text.prefix_memo import PrefixMemo
 from ludus.types import ChatRequest, Message, Sampling, Turn
 
-DEFAULT_MODEL = "default"
-"""What the one model there is can always be called."""
 JsonObject = dict[str, Any]
 ReadMessages = PrefixMemo[Any, tuple[Message, ...]]
 """The histories of a session's earlier requests in one protocol: their JSON, and what each entry was read as."""
@@ -34,7 +32,7 @@ class ParsedRequest:
 
     request: ChatRequest
     model: str
-    """The name the agent asked for; any name is served by the one model there is."""
+    """The name the agent asked for."""
     others: tuple[ChatRequest, ...] = ()
     """Requests that are answered together with the first; all ask for as many choices."""
     stream: bool = False

@@ -16,6 +16,7 @@ from ludus.engines.scripted import ScriptedEngine
 from ludus.episodes.archive import MemoryArchive
 from ludus.episodes.episodes import MAX_OPEN_TURNS, Episodes
 from ludus.episodes.keys import SessionKeys
+from ludus.episodes.names import ModelNames
 from ludus.episodes.outcome import Reported
 from ludus.episodes.recorder import Recorder
 from ludus.episodes.spec import SessionSpec
@@ -50,7 +51,8 @@ class GatewayCase:
 
     def __init__(self, text: ChatText) -> None:
         self.now = 0.0
-        self.recorder = Recorder(ScriptedEngine(lambda _: "7.", text.tokenizer), text)
+        engine = ScriptedEngine(lambda _: "7.", text.tokenizer)
+        self.recorder = Recorder(engine, text, names=ModelNames("agent-001"))
         self.session_store = Book()
         self.gateway = self.make()
 
@@ -59,7 +61,7 @@ class GatewayCase:
         episodes = Episodes(
             self.recorder, self.session_store, keys=keys, idle_s=60, most_by_key=None, fit=self.session_store.fit
         )
-        return ModelGateway(episodes, "agent-001")
+        return ModelGateway(episodes)
 
     async def ask(self, name: str | None = None, gateway: ModelGateway | None = None) -> httpx.Response:
         transport = httpx.ASGITransport((gateway or self.gateway).app)

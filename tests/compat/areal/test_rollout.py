@@ -239,7 +239,7 @@ def test_interactions_that_are_not_handed_back_are_left_out(play: Play) -> None:
     async def run(engine: EpisodeEngine, data: Any) -> Any:
         client = ArealOpenAI(engine)
         asked = [{"role": "user", "content": text} for text in ("a", "b")]
-        kept, _ = [await client.chat.completions.create(model="m", messages=[message]) for message in asked]
+        kept, _ = [await client.chat.completions.create(messages=[message]) for message in asked]
         client.set_reward(kept.id, 1.0)
         exported = client.export_interactions()
         return {kept.id: exported[kept.id]}

@@ -348,7 +348,7 @@ def test_a_run_of_ones_own(play: Any) -> None:
         async def run(self, sampling_params: dict[str, Any], **kwargs: Any) -> Any:
             rollout = self.config.actor_rollout_ref.rollout
             model = ChatModel(
-                model="org/model",
+                model="/".join(self.config.actor_rollout_ref.model.path.split("/")[-2:]),
                 client=self.server_manager,
                 tokenizer=self.tokenizer,
                 max_tokens=rollout.response_length,

@@ -54,14 +54,6 @@ async def nothing_ignored(probe: Probe) -> None:
 
 
 @case("chat", "headers", ours=EXTENSION)
-async def other_model(probe: Probe) -> None:
-    """Another model's name is served, and a header names who answered."""
-    answer = await probe.post(model="gpt-4o")
-    expect.parts(answer, status_code=200)
-    expect.equal("x-ludus-model", answer.headers.get("x-ludus-model"), "default")
-
-
-@case("chat", "headers", ours=EXTENSION)
 async def agent(probe: Probe) -> None:
     """A sub-agent names itself in a header, and its turn has the name."""
     await probe.ask(extra_headers={"x-ludus-agent": "critic"})

@@ -7,7 +7,7 @@ import json
 from typing import Any
 
 from ludus.checks.conformance import expect
-from ludus.checks.conformance.asks import ASK, BLANKS, COLOURS, UNICODE, message
+from ludus.checks.conformance.asks import ASK, BLANKS, COLOURS, UNICODE, check_error, message
 from ludus.checks.conformance.case import EXTENSION, RECORD, SCRIPT, SESSIONS, law
 from ludus.checks.conformance.expect import TEXT, containing, over
 from ludus.checks.conformance.probe import Probe, events_of
@@ -230,6 +230,15 @@ async def sdk_error(probe: Probe) -> None:
     """The SDK raises BadRequestError with the error's message."""
     wrong = {"messages": [message("king", "Hello.")]} if probe.words is MESSAGES else {"temperature": -1}
     await probe.refused(probe.ask(**wrong), kind="BadRequestError", message=TEXT)
+
+
+@law("errors/unknown_name", "chat responses messages completions", ours=EXTENSION, turns=0)
+async def unknown_name(probe: Probe) -> None:
+    """A model that is not there is refused by name, with those that are; nothing is sampled in its place."""
+    of_messages = probe.words is MESSAGES
+    code = {"type": "not_found_error"} if of_messages else {"code": "model_not_found"}
+    answer = await probe.post(model="no-such-model")
+    check_error(answer, 404, of_messages=of_messages, message=containing("there is default"), **code)
 
 
 @law("headers/ignored", "chat responses messages completions", ours=EXTENSION)

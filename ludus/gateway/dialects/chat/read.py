@@ -5,7 +5,8 @@ Knows: the fields of the protocol.  Knows not: how an answer is written.
 
 from __future__ import annotations
 
-from ludus.gateway.dialects.base import DEFAULT_MODEL, JsonObject, ParsedRequest, ReadMessages
+from ludus.episodes.names import DEFAULT_MODEL
+from ludus.gateway.dialects.base import JsonObject, ParsedRequest, ReadMessages
 from ludus.gateway.dialects.chat import fields
 from ludus.gateway.dialects.fields import (
     join,

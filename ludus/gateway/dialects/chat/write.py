@@ -5,8 +5,9 @@ Knows: the shapes of the protocol.  Knows not: how a request is read.
 
 from __future__ import annotations
 
+from ludus.episodes.names import DEFAULT_MODEL
 from ludus.episodes.reply import replay
-from ludus.gateway.dialects.base import DEFAULT_MODEL, Answer, ErrorReply, JsonObject, ParsedRequest
+from ludus.gateway.dialects.base import Answer, ErrorReply, JsonObject, ParsedRequest
 from ludus.gateway.dialects.openai import ChunkWriter, tokens_json, usage_json
 from ludus.text.parsers.base import ContentDelta, Delta, ReasoningDelta, ToolCallBroken, ToolCallDelta
 from ludus.types import Message, Turn

@@ -8,7 +8,8 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from ludus.gateway.dialects.base import DEFAULT_MODEL, JsonObject, ParsedRequest, ReadMessages
+from ludus.episodes.names import DEFAULT_MODEL
+from ludus.gateway.dialects.base import JsonObject, ParsedRequest, ReadMessages
 from ludus.gateway.dialects.completions import fields
 from ludus.gateway.dialects.fields import (
     missing,

@@ -13,7 +13,8 @@ import json
 from collections.abc import Sequence
 
 from ludus.episodes.ids import turn_id_of
-from ludus.gateway.dialects.base import DEFAULT_MODEL, JsonObject, ParsedRequest, ReadMessages
+from ludus.episodes.names import DEFAULT_MODEL
+from ludus.gateway.dialects.base import JsonObject, ParsedRequest, ReadMessages
 from ludus.gateway.dialects.fields import (
     as_object,
     join,

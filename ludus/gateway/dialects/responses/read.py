@@ -12,7 +12,8 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from ludus.episodes.ids import turn_id_of
-from ludus.gateway.dialects.base import DEFAULT_MODEL, JsonObject, ParsedRequest, ReadMessages
+from ludus.episodes.names import DEFAULT_MODEL
+from ludus.gateway.dialects.base import JsonObject, ParsedRequest, ReadMessages
 from ludus.gateway.dialects.fields import (
     join,
     missing,
