@@ -404,14 +404,16 @@ class Session:
             is_whole = not aborted and completion.error is None
             self._retries.replace(completion.request, completion.turns if is_whole else None)
 
-    def _reason_of_abort(self, completion: Completion) -> AgentError | None:
-        """Which limit ended the completion. None: the engine, or the one who waited for it, did."""
+    def _reason_of_abort(self, completion: Completion) -> AgentError | BackendError | None:
+        """What ended the completion in the middle. None: the one who waited for it did."""
         if self._close_reason is not None:
             return self._closed_error()
         if self._is_overdue():
             return deadline_error()
         if completion.stop_cause == "token_limit":
             return token_limit_error(self.spec.limits)
+        if completion.stop_cause is None and completion.turns:
+            return BackendError("the engine ended the answer in the middle, by itself; send the request again")
         return None
 
     def _is_overdue(self) -> bool:

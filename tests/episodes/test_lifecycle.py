@@ -6,6 +6,7 @@ import asyncio
 import threading
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import anyio
@@ -400,19 +401,23 @@ def test_one_failing_choice_ends_its_siblings(set_table: SetTable) -> None:
     assert table.session.stats().num_running == 0
 
 
-def test_engine_that_closes_gives_what_it_has(set_table: SetTable) -> None:
-    """An engine that ends by itself leaves the agent with what was sampled, marked as aborted."""
-    table = set_table([LONG])
+@pytest.mark.parametrize("num", [1, 2])
+def test_an_answer_that_the_engine_breaks_off_is_no_answer(set_table: SetTable, num: int) -> None:
+    """The request fails, so that it may be sent again; what was sampled is a turn, aborted by nobody's wish."""
+    table = set_table([LONG] * num)
 
     async def play() -> None:
         began, on_delta = first_delta()
-        task = asyncio.create_task(table.session.complete(GUESS, on_delta))
+        task = asyncio.create_task(table.session.complete(replace(keyed("k"), n=num), on_delta))
         await began.wait()
         await table.engine.close()
-        (turn,) = await task
-        assert (turn.finish_reason, turn.abort_cause) == ("abort", None)
+        with pytest.raises(BackendError, match="ended the answer in the middle, by itself; send the request again"):
+            await task
 
     asyncio.run(play())
+    record = table.session.snapshot()
+    assert {(turn.finish_reason, turn.abort_cause) for turn in record.turns} == {("abort", None)}
+    assert record.num_sampled_tokens == table.engine.stats().num_sampled_tokens > 0
 
 
 def test_a_listener_that_raises_loses_no_token(set_table: SetTable) -> None:
