@@ -359,6 +359,23 @@ def test_only_algorithms_know_what_algorithms_there_are():
     assert not wrong, "\n".join(wrong)
 
 
+# Seconds of every start, wherever they are imported at the top of a file that a run always loads.
+_SERVERS = {"ludus.cluster.serve.app", "ludus.engines.serving.app", "ludus.gateway.admin"}
+LATE = {"peft": set(), "fastapi": {*_SERVERS, "ludus.http.api"}, "ludus.http.api": _SERVERS}
+
+
+@pytest.mark.parametrize("late", LATE)
+def test_what_takes_long_to_load_is_loaded_where_it_is_needed(late):
+    """Playing an agent, and training with one process, loads neither peft nor FastAPI."""
+    found = set()
+    for path in sources():
+        at_once = (node for node in tree_of(path).body if isinstance(node, ast.Import | ast.ImportFrom))
+        names = {name for node in at_once for _, name in imported_modules(node)}
+        if any(name == late or name.startswith(f"{late}.") for name in names):
+            found.add(module_name(path))
+    assert found == LATE[late]
+
+
 def test_what_reads_bytes_is_made_at_import():
     """Two threads in which msgspec meets a kind for the first time end the process: see ludus.runs.codec.Decoder."""
     wrong = []

@@ -25,6 +25,7 @@ from ludus.episodes.recorder import Recorder
 from ludus.errors import UserError
 from ludus.gateway.server import GatewayServer
 from ludus.machine import Machine
+from ludus.processes.garbage import collecting_later
 from ludus.rollout.runtime import AgentRuntime
 from ludus.runs.folder import read_config
 from ludus.settings import Path_, leaves
@@ -88,8 +89,13 @@ class LocalModel:
         learner.export(folder, chat_template=self.chat_template)
 
 
-def _without_torch(error: ModuleNotFoundError) -> UserError:
-    return UserError(f"sampling and training in this process need {error.name!r}: {INSTALL_HINT}")
+def _load_libraries() -> None:
+    """torch and transformers, which takes seconds. Raises UserError where one of them is missing."""
+    try:
+        with collecting_later():
+            import ludus.models.load  # noqa: F401
+    except ModuleNotFoundError as error:
+        raise UserError(f"sampling and training in this process need {error.name!r}: {INSTALL_HINT}") from error
 
 
 def settled(config: ConfigT, *, goes_on: bool = False) -> ConfigT:
@@ -107,10 +113,9 @@ def settled(config: ConfigT, *, goes_on: bool = False) -> ConfigT:
 def _with_dtype(config: ConfigT, before: Mapping[Path_, Any]) -> ConfigT:
     if config.model.dtype != "auto":
         return config
-    try:
-        from ludus.models.dtype import with_dtype
-    except ModuleNotFoundError as error:
-        raise _without_torch(error) from error
+    _load_libraries()
+    from ludus.models.dtype import with_dtype
+
     model = with_dtype(config.model)
     if (dtype := before.get(("model", "dtype"))) not in (None, "auto"):
         model = model.model_copy(update={"dtype": dtype})
@@ -151,15 +156,15 @@ async def open_local(config: Config, *, is_run: bool = True) -> AsyncIterator[Lo
 
     is_run: as for `open_processes`.
     """
-    try:
-        from ludus.models.load import load_model
-        from ludus.models.threads import computing_within
-    except ModuleNotFoundError as error:
-        raise _without_torch(error) from error
+    _load_libraries()
+    from ludus.models.load import load_model
+    from ludus.models.threads import computing_within
+
     config = settled(config)
     # Where others sample and ranks train, nobody here computes with these weights.
     is_mapped = isinstance(config.engine, ServerSettings) and config.trainer.ranks > 1
-    model = load_model(config.model, seed=config.seed, is_mapped=is_mapped)
+    with collecting_later():
+        model = load_model(config.model, seed=config.seed, is_mapped=is_mapped)
     config = _with_targets(config, model)
     text = ChatText.load(model.folder, chat_template=config.model.chat_template, tool_parser=config.model.tool_parser)
     lease = ComputeLease()

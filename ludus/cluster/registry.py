@@ -20,21 +20,22 @@ import logging
 import threading
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import asdict, dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from fastapi import FastAPI
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
 from ludus.cluster.clock import AwakeClock
 from ludus.errors import AgentError, BackendError
-from ludus.http.api import application, guarded
 from ludus.http.body import MAX_BODY_BYTES, Body, read_model
 from ludus.http.keys import digest, is_key, keys_of, new_key
 from ludus.http.numbers import Count
 from ludus.http.server import HttpServer
 from ludus.processes.notifier import Notifier
+
+if TYPE_CHECKING:
+    from fastapi import FastAPI
 
 logger = logging.getLogger(__name__)
 
@@ -166,6 +167,9 @@ class Registry:
     # ---- over HTTP
 
     def _app(self) -> FastAPI:
+        # Not above: FastAPI takes half a second to load, and most runs have no other process.
+        from ludus.http.api import application, guarded
+
         role, api = "/roles/{name}/{index}", guarded(self._check_key, read_model, most_bytes=MAX_BODY_BYTES)
         api.get("/config")(self._configure)
         api.get("/roles")(self._list)

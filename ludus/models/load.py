@@ -14,9 +14,8 @@ from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Protocol, cast
+from typing import TYPE_CHECKING, Any, Protocol, cast
 
-import peft
 import torch
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
@@ -37,6 +36,9 @@ from ludus.models.settings import LoraSettings, ModelSettings
 from ludus.models.targets import choose_targets
 from ludus.models.threads import choose_threads
 from ludus.processes.allocator import share_one_arena
+
+if TYPE_CHECKING:
+    import peft
 
 # What belongs to a model folder beside configuration and weights; copied as it is.
 _COMPANION_FILES = (
@@ -168,6 +170,8 @@ def load_model(settings: ModelSettings, *, seed: int = 0, is_mapped: bool = Fals
     if base is not None:
         if not any(any(folder.glob(pattern)) for pattern in _ADAPTER_FILES):
             raise UserError(f"{folder} holds no {ADAPTER_FILE}; other files of weights are pickles, and are not read")
+        import peft  # not above: it takes a quarter of a second to load, and few models have an adapter
+
         with quiet():
             adapter = peft.PeftModel.from_pretrained(module, folder, is_trainable=True, autocast_adapter_dtype=False)
     elif settings.lora is not None:
@@ -309,6 +313,8 @@ def _leave_file(module: PreTrainedModel) -> None:
 
 
 def _add_lora(module: PreTrainedModel, lora: LoraSettings, seed: int) -> peft.PeftModel:
+    import peft  # as above
+
     targets = choose_targets(module, lora)
     config = peft.LoraConfig(
         r=lora.rank,

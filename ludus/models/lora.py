@@ -7,12 +7,12 @@ has been rounded: in bf16 an adapter that has learned little yet has hardly half
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 from functools import partial
 from typing import Any, cast
 
 import torch
-from peft.tuners.lora.layer import Linear as LoraLinear
 from torch import Tensor, nn
 
 from ludus.models.fused_autograd import LoraAdapter
@@ -22,13 +22,19 @@ from ludus.models.operations import Operations, torch_linear
 def fuse_adapters(module: nn.Module, operations: Operations) -> None:
     """Replace the forward of every LoRA layer in `module`."""
     for part in module.modules():
-        if type(part) is LoraLinear and "forward" not in vars(part):
+        if type(part) is _layer_kind() and "forward" not in vars(part):
             cast(Any, part).forward = partial(_adapted, part, part.forward, operations)
+
+
+def _layer_kind() -> type | None:
+    """Of peft's linear layers with adapters. None: peft is not loaded, so there are none."""
+    found = sys.modules.get("peft.tuners.lora.layer")
+    return None if found is None else cast(type, found.Linear)
 
 
 def plain_adapter(part: nn.Module) -> LoraAdapter | None:
     """The one adapter that `part` adds to its base layer. None: it has none, or peft would compute it otherwise."""
-    if type(part) is not LoraLinear or type(part.base_layer) is not nn.Linear:
+    if type(part) is not _layer_kind() or type(part.base_layer) is not nn.Linear:
         return None
     layer: Any = part
     if layer.disable_adapters or layer.merged or len(layer.active_adapters) != 1:
