@@ -95,13 +95,13 @@ def with_members(family: str, path: str) -> Callable[[ClassT], ClassT]:
 
 
 class _Withheld:
-    """An attribute whose reading says why it is not there; `hasattr` of an object is false."""
+    """An attribute whose reading says why it is not there; `hasattr` is false."""
 
     def __init__(self, why: str) -> None:
         self._why = why
 
     def __get__(self, instance: object, owner: type | None = None) -> _Withheld:
-        if instance is None:  # pydantic looks at classes
+        if instance is None and hasattr(owner, "model_fields"):  # which looks at its class before it asks an object
             return self
         raise AttributeError(self._why)
 

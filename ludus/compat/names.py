@@ -53,7 +53,8 @@ class Table:
     refused: Reasons
     """Names, and modules with all that is below them: why they are not here, and what to use instead."""
     unneeded_members: Reasons
-    """Of what is here, what it lacks or takes and nobody needs: `Class.member`, `Class.method:argument`."""
+    """Of what is here, what it lacks or takes and nobody needs: `Class.member`, `Class:argument`,
+    `Class.method:argument`."""
     refused_members: Reasons
     """What they lack and cannot have here, and what to use instead."""
 

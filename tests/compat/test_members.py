@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import ast
 import asyncio
 import dataclasses
 import inspect
 import logging
+import textwrap
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -14,10 +16,9 @@ import pytest
 from ludus.compat.art.backends import TrainConfig
 from ludus.compat.art.keys import ITS_OWN
 from ludus.compat.members import NotNeeded, takes, with_members
-from ludus.compat.names import Reasons, Table, load
+from ludus.compat.names import Table, load
 from ludus.errors import ConfigError
-from tests.compat.public import read_members
-from tests.compat.public.calls import FAMILIES, Member, public_calls, read_calls
+from tests.compat.public.calls import FAMILIES, Member, assigned, public_calls, read_calls
 
 MEMBERS = [(family, each) for family in FAMILIES for each in read_calls(family)]
 # Functions that hand options on: whose names those are.
@@ -47,20 +48,24 @@ def whole(each: Member) -> str:
     return f"{each.module}.{each.name}".lstrip(".")
 
 
-def of_calls(family: str, reasons: Reasons) -> dict[str, str]:
-    """Of those that the family's file of calls is of: verl's classes have one of their own."""
-    classes = read_members(family) if family == "verl" else {}
-    return {path: why for path, why in reasons.items() if not any(path.startswith(f"{name}.") for name in classes)}
-
-
 def said(family: str) -> set[str]:
     table = Table.of(family)
-    return set(of_calls(family, {**table.unneeded_members, **table.refused_members}))
+    return {*table.unneeded_members, *table.refused_members}
 
 
 def has_member(cls: Any, name: str) -> bool:
-    fields = {*getattr(cls, "model_fields", ()), *getattr(cls, "__dataclass_fields__", ())}
-    return name in fields or hasattr(cls, name)
+    """Objects of it have the attribute: of the class, declared, or given by `__init__`."""
+    if name in getattr(cls, "model_fields", ()) or hasattr(cls, name):
+        return True
+    for each in cls.__mro__ if inspect.isclass(cls) else ():
+        own = vars(each)
+        if name in own.get("__annotations__", {}):
+            return True
+        if each.__module__.startswith("ludus.") and "__init__" in own and not dataclasses.is_dataclass(each):
+            source = textwrap.dedent(inspect.getsource(inspect.unwrap(own["__init__"])))
+            if name in assigned(ast.parse(source)):
+                return True
+    return False
 
 
 def missing(family: str, each: Member) -> Iterator[str]:
@@ -76,6 +81,7 @@ def missing(family: str, each: Member) -> Iterator[str]:
     called = getattr(found, member, None) if member else found  # pydantic's fields are no attributes of the class
     if each.arguments is not None and callable(called):
         yield from (f"{path}:{name}" for name in unaccepted(family, path, called, each.arguments))
+        yield from (f"{path}:{name}" for name in asked_beside(family, path, called, each.arguments))
 
 
 def unaccepted(family: str, path: str, called: Any, arguments: tuple[str, ...]) -> Iterator[str]:
@@ -105,6 +111,19 @@ def unaccepted(family: str, path: str, called: Any, arguments: tuple[str, ...]) 
             is_here = name in parameters or (takes_any and (is_ignored or name in THROUGH.get(f"{family}:{path}", ())))
         if not is_here:
             yield argument
+
+
+def asked_beside(family: str, path: str, called: Any, arguments: tuple[str, ...]) -> Iterator[str]:
+    """Parameters that ours asks for and the original has not; of what is refused, which nobody calls, none."""
+    table = Table.of(family)
+    if arguments[:1] == ("*",) or any(argument.count("*") == 1 < len(argument) for argument in arguments):
+        return  # of a record that extends another the other's are not told; those of a list are handed on by place
+    if any(f"{path}:{argument}" in table.refused_members for argument in arguments):
+        return
+    for name, each in inspect.signature(called).parameters.items():
+        is_asked = each.default is each.empty and each.kind not in (each.VAR_POSITIONAL, each.VAR_KEYWORD)
+        if is_asked and name != "self" and name not in arguments:
+            yield name
 
 
 @pytest.mark.parametrize("family", FAMILIES)
@@ -162,9 +181,7 @@ def test_members_say_what_the_tables_say(family: str) -> None:
     """What is refused has no such attribute and says why; what is ignored can be called."""
     table = Table.of(family)
     of_members = [
-        (path, why)
-        for path, why in of_calls(family, {**table.unneeded_members, **table.refused_members}).items()
-        if ":" not in path
+        (path, why) for path, why in {**table.unneeded_members, **table.refused_members}.items() if ":" not in path
     ]
     for path, why in of_members:
         above, _, member = path.rpartition(".")
@@ -221,22 +238,37 @@ def test_coroutines_and_classes_are_looked_at_alike(caplog: pytest.LogCaptureFix
         C().stop()  # type: ignore[attr-defined]
     assert caplog.messages[-1] == "art.m.C.stop does nothing: nothing runs"
     assert not hasattr(C(), "cards") and getattr(C(), "cards", 7) == 7
+    with pytest.raises(AttributeError, match=r"art\.m\.C\.cards is not here: there are none"):
+        _ = C.cards  # type: ignore[attr-defined]
 
 
 def test_what_counts_as_a_member(tmp_path: Any) -> None:
-    """Arguments in order, the fields of records, properties; nothing with an underscore, nothing that others made."""
+    """Arguments in order, the fields of records, properties, what constructors set; nothing with an underscore, nothing
+    that others made."""
     (tmp_path / "a.py").write_text(
         "import dataclasses\n"
         "@overload\ndef f(x): ...\ndef f(x, y=1, *, _z=2, **more): ...\n@tool\ndef made(args): ...\n"
         "@dataclasses.dataclass(frozen=True)\nclass R:\n    a: int\n    b: int = 0\n    def m(self, c): ...\n"
         "    @property\n    def p(self): ...\n    @staticmethod\n    def s(d): ...\n    def _q(self): ...\n"
         "class T(Base):\n    k: int\n"
-        "class C:\n    n: int\n    def __init__(self, a, *rest): ...\n"
+        "class C:\n    n: int\n    K = 1\n"
+        "    def __init__(self, a, *rest):\n        self.z, self._w = a, rest\n        self.v: int = 1\n"
+        "    @rollout_trace_op\n    async def h(self, i): ...\n    @cached\n    def j(self): ...\n"
     )
     assert [str(each) for each in public_calls(tmp_path, {"a": {"f", "made", "R", "T", "C"}})] == [
         "a: f(x, y, *, _z, **more)",
         *("a: R(a, b)", "a: R.m(c)", "a: R.p", "a: R.s(d)"),
         "a: T(*, k)",
-        *("a: C(a, *rest)", "a: C.n"),
+        *("a: C(a, *rest)", "a: C.h(i)", "a: C.n", "a: C.K", "a: C.z", "a: C.v"),
     ]
     assert all(Member.parse(str(each)) == each for _, each in MEMBERS)
+
+
+def test_what_ours_asks_for_beside_the_original() -> None:
+    """A parameter without default that the original has not would break its calls; handed on by place, it is theirs."""
+
+    def ours(a: int, b: int, *, c: int, d: int = 1, **rest: int) -> None: ...
+
+    assert [*asked_beside("art", "m.f", ours, ("a", "**more"))] == ["b", "c"]
+    assert [*asked_beside("art", "m.f", ours, ("a", "b", "*", "c"))] == []
+    assert [*asked_beside("art", "m.f", ours, ("*args", "**more"))] == []

@@ -5,25 +5,18 @@
 
 from __future__ import annotations
 
-import ast
 import importlib
-import inspect
 import logging
-import textwrap
 from collections import defaultdict
-from collections.abc import Iterator, Mapping
-from dataclasses import is_dataclass
-from itertools import takewhile
 from pathlib import Path
 
 import pytest
 
-from ludus.compat.names import HERE, Table, load, page
-from tests.compat.public import FOLDER, assigned, public_members, public_names, read, read_members
+from ludus.compat.names import HERE, Table, page
+from tests.compat.public import FOLDER, public_names, read
 from tests.docs.pages import DOCS
 
 FAMILIES = sorted(file.stem for file in FOLDER.glob("*.txt"))
-_ANY = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
 BEGIN, END = "<!-- {}/names.toml: python -m tests.compat.test_public -->", "<!-- end -->"
 
 
@@ -116,93 +109,6 @@ def test_the_page_has_the_tables(family: str) -> None:
     """They are written from names.toml."""
     written = docs_of(family).read_text() == renewed(family)
     assert written, f"python -m tests.compat.test_public writes {docs_of(family).name} anew"
-
-
-def _lacking(cls: type, members: Mapping[str, tuple[str, ...] | None]) -> Iterator[str]:
-    """`member`, or `method:parameter`, of what an original's class has and ours cannot be asked for."""
-    attributes = _attributes(cls)
-    for name, theirs in members.items():
-        if theirs is None:
-            yield from () if name in attributes else (name,)
-        elif name != "__init__" and not callable(getattr(cls, name, None)):
-            yield name
-        else:
-            yield from (f"{name}:{each}" for each in _refused_arguments(cls, name, theirs))
-
-
-def _attributes(cls: type) -> set[str]:
-    """What objects of the class have: of the class, declared, or given by `__init__`."""
-    found = set(dir(cls))
-    for each in cls.__mro__:
-        found |= set(vars(each).get("__annotations__", {}))
-        if each.__module__.startswith("ludus.") and "__init__" in vars(each) and not is_dataclass(each):
-            found |= set(assigned(ast.parse(textwrap.dedent(inspect.getsource(vars(each)["__init__"])))))
-    return found
-
-
-def _refused_arguments(cls: type, name: str, theirs: tuple[str, ...]) -> Iterator[str]:
-    """Parameters that cannot be given as the original takes them, or that ours asks for beside."""
-    method = cls if name == "__init__" else inspect.getattr_static(cls, name)
-    is_bound = name != "__init__" and not isinstance(method, staticmethod | classmethod)
-    signature = inspect.signature(cls if name == "__init__" else getattr(cls, name))
-    ours = list(signature.parameters.values())[int(is_bound) :]
-    kinds = {each.kind for each in ours}
-    positional = [each.name for each in ours if each.kind is inspect.Parameter.POSITIONAL_OR_KEYWORD]
-    placed = tuple(takewhile(lambda each: not each.startswith("*"), theirs))
-    for number, given in enumerate(each.rstrip("=") for each in placed):
-        is_there = positional[number : number + 1] == [given] or inspect.Parameter.VAR_POSITIONAL in kinds
-        yield from () if is_there else (given,)
-    names = {each.name for each in ours}
-    if inspect.Parameter.VAR_KEYWORD not in kinds:
-        yield from (each.rstrip("=") for each in theirs[len(placed) + 1 :] if each.rstrip("=") not in names)
-    if "*args" not in theirs:
-        asked = {each.name for each in ours if each.default is each.empty and each.kind not in _ANY}
-        yield from sorted(asked - {each.rstrip("=") for each in theirs})
-
-
-@pytest.mark.parametrize("family", [file.stem for file in FOLDER.glob("*.members")])
-def test_every_member_of_a_class_that_is_here_is_accounted_for(family: str) -> None:
-    """Attributes, methods and parameters: none is merely missing, and what is said to be missing is."""
-    table = Table.of(family)
-    lacking = set()
-    for name, members in read_members(family).items():
-        module, _, last = name.rpartition(".")
-        cls = load(table.names(module)[last])
-        lacking |= {f"{name}.{each}" for each in (_lacking(cls, members) if inspect.isclass(cls) else members)}
-    said = {*table.unneeded_members, *table.refused_members}
-    of_classes = {each for each in said if any(each.startswith(f"{name}.") for name in read_members(family))}
-    assert sorted(lacking - said) == [] and sorted(of_classes - lacking) == []
-
-
-def test_what_counts_as_a_member(tmp_path: Path) -> None:
-    """What the class itself defines: attributes, also those that its constructor sets, and methods."""
-    (tmp_path / "m.py").write_text(
-        "class C(B):\n    x: int\n    _y = 1\n    def __init__(self, a, *, b=1): self.z, self._w = a, b\n"
-        "    def f(self, c, d=1, **e): ...\n    async def h(self, *i, j): ...\n"
-        "    @property\n    def p(self): ...\n    @staticmethod\n    def s(g): ...\n"
-    )
-    expected = {
-        "x": None,
-        "z": None,
-        "__init__": ("a", "*", "b="),
-        "f": ("c", "d="),
-        "h": ("*args", "j"),
-        "p": None,
-        "s": ("g",),
-    }
-    assert public_members(tmp_path, {"m.C", "m.D", "n.E"}) == {"m.C": expected}
-
-
-def test_what_a_class_lacks() -> None:
-    class Ours:
-        def __init__(self, a: int, c: int) -> None:
-            self.z = a + c
-
-        def f(self, d: int = 1, *, c: int = 2, **rest: int) -> None: ...
-
-    members = {"z": None, "x": None, "__init__": ("a", "*", "b="), "f": ("c", "*", "k="), "g": ()}
-    lacking = ["x", "__init__:b", "__init__:c", "f:c", "g"]
-    assert [each for each in _lacking(Ours, members) if each != "z"] == lacking
 
 
 def test_what_counts_as_public(tmp_path: Path) -> None:

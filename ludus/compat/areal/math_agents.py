@@ -23,7 +23,7 @@ class _Scored:
     _not_sent: tuple[str, ...] = ("max_tokens", "max_turns")
 
     def __init__(self, **options: Any) -> None:
-        self.options = {name: value for name, value in options.items() if name not in self._not_sent}
+        self.kwargs = {name: value for name, value in options.items() if name not in self._not_sent}
         self.reward_fn = AsyncRewardWrapper(math_reward_fn)
 
     async def score(self, completions: Any, data: Mapping[str, Any]) -> float:
@@ -48,7 +48,7 @@ class OpenAIMathAgent(_Scored):
 
     async def run(self, data: Mapping[str, Any], **extra_kwargs: Any) -> float:
         messages = data["messages"]
-        asked = _openai(extra_kwargs).chat.completions.create(model="default", messages=messages, **self.options)
+        asked = _openai(extra_kwargs).chat.completions.create(model="default", messages=messages, **self.kwargs)
         return await self.score((await asked).choices[0].message.content, data)
 
 
@@ -63,7 +63,7 @@ class OpenAIMultiTurnMathAgent(_Scored):
         client, messages = _openai(extra_kwargs), list(data["messages"])
         rewards: dict[str, float] = {}
         for _ in range(self.max_turns):
-            answer = await client.chat.completions.create(model="default", messages=messages, **self.options)
+            answer = await client.chat.completions.create(model="default", messages=messages, **self.kwargs)
             said = answer.choices[0].message
             rewards[answer.id] = await self.score(said.content, data)
             if rewards[answer.id] == 1:
@@ -77,7 +77,7 @@ class OpenAIMathToolAgent(_Scored):
 
     async def run(self, data: Mapping[str, Any], **extra_kwargs: Any) -> float:
         agents = sdk("agents", "openai-agents")
-        options = dict(self.options)
+        options = dict(self.kwargs)
         if "max_completion_tokens" in options:  # the SDK's name for it
             options["max_tokens"] = options.pop("max_completion_tokens")
         config = agents.RunConfig(
@@ -127,16 +127,18 @@ class AnthropicMathAgent(_Scored):
         answer = await client.messages.create(
             model="default",
             messages=[message for message in data["messages"] if message["role"] != "system"],
-            max_tokens=self.options.get("max_tokens", 1024),
+            max_tokens=self.kwargs.get("max_tokens", 1024),
             **({"system": "\n".join(system)} if system else {}),
             # Not all of these are arguments in every version of the SDK.
-            extra_body={name: value for name, value in self.options.items() if name != "max_tokens"},
+            extra_body={name: value for name, value in self.kwargs.items() if name != "max_tokens"},
         )
         return await self.score("".join(block.text for block in answer.content if block.type == "text"), data)
 
 
 class ClaudeMathToolAgent(_Scored):
     """Calls a calculator, by Claude's agent SDK, whose program asks the model over HTTP."""
+
+    SYSTEM_PROMPT = INSTRUCTIONS
 
     _not_sent = ("max_tokens",)
 
@@ -146,16 +148,16 @@ class ClaudeMathToolAgent(_Scored):
         names = [f"mcp__calculator__{function.__name__}" for function in FUNCTIONS]
         access = _access(extra_kwargs, "ANTHROPIC")
         options = claude.ClaudeAgentOptions(
-            system_prompt=INSTRUCTIONS,
+            system_prompt=self.SYSTEM_PROMPT,
             tools=names,
             allowed_tools=names,
             mcp_servers={"calculator": claude.create_sdk_mcp_server(name="calculator", version="1", tools=tools)},
-            max_turns=self.options.get("max_turns", 10),
+            max_turns=self.kwargs.get("max_turns", 10),
             cwd=tempfile.gettempdir(),
             env={
                 "ANTHROPIC_BASE_URL": access["base_url"],
                 "ANTHROPIC_API_KEY": access["api_key"],
-                "CLAUDE_CODE_MAX_OUTPUT_TOKENS": str(self.options.get("max_completion_tokens", 1024)),
+                "CLAUDE_CODE_MAX_OUTPUT_TOKENS": str(self.kwargs.get("max_completion_tokens", 1024)),
                 "CLAUDE_CODE_DISABLE_NONESSENTIAL_TRAFFIC": "1",
             },
         )
@@ -186,7 +188,7 @@ class LangChainMathAgent(_Scored):
     _not_sent = ("max_tokens", "max_turns")
 
     def _model(self, extra_kwargs: Mapping[str, Any]) -> Any:
-        options = {**self.options, "max_tokens": self.options.get("max_completion_tokens", 1024)}
+        options = {**self.kwargs, "max_tokens": self.kwargs.get("max_completion_tokens", 1024)}
         options.pop("max_completion_tokens", None)
         return sdk("langchain_openai", "langchain-openai").ChatOpenAI(
             model="default",

@@ -18,11 +18,11 @@ class MathVerifyWorker:
     ) -> None:
         """timeout: seconds until a comparison is ended and counts as wrong. None: as without the argument."""
         del try_extract_without_anchor, precision
-        self._timeout = TIMEOUT_S if timeout is None else timeout
+        self.timeout = TIMEOUT_S if timeout is None else timeout
 
     def verify(self, response: str, ground_truth: str) -> float:
         """1.0 if the response holds the solution's value, else 0.0. It blocks: call it in a reward function."""
-        (score,) = math_verify_call([response], [ground_truth], timeout=self._timeout)
+        (score,) = math_verify_call([response], [ground_truth], timeout=self.timeout)
         return score
 
 

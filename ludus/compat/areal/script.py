@@ -16,6 +16,7 @@ from ludus.api.trainer import Trainer
 from ludus.compat.areal.experiment import Section, SectionT, config_of, read_experiment, tell
 from ludus.compat.config import Config
 from ludus.compat.importing.interpolate import read_yaml
+from ludus.compat.members import with_members
 from ludus.compat.names import here
 from ludus.errors import UserError
 from ludus.loop.observer import RunSummary
@@ -24,6 +25,7 @@ from ludus.loop.settings import EvalSettings
 logger = logging.getLogger(__name__)
 
 
+@with_members("areal", "trainer.rl_trainer.PPOTrainer")
 class PPOTrainer(Trainer):
     """`ludus.Trainer` with AReaL's configurations and the arguments in AReaL's order; it needs no closing, for scripts
     that close it."""

@@ -10,6 +10,7 @@ from typing import Any
 
 from ludus.compat.areal.generation import GenerationHyperparameters, ModelRequest, ModelResponse
 from ludus.compat.areal.rollout import EpisodeEngine, RolloutWorkflow
+from ludus.compat.members import with_members
 from ludus.episodes.reward import Result
 from ludus.errors import UserError
 from ludus.rewards.wrapper import AsyncRewardWrapper
@@ -51,7 +52,8 @@ class RLVRWorkflow(RolloutWorkflow):
             None if get_input_ids_fn is None else import_function(get_input_ids_fn, "get_input_ids_fn")
         )
         self.data_extract_prompt_fn = import_function(data_extract_prompt_fn, "data_extract_prompt_fn")
-        self.async_reward_fn = AsyncRewardWrapper(import_function(reward_fn, "reward_fn"), timeout_seconds, max_workers)
+        self.reward_fn = import_function(reward_fn, "reward_fn")
+        self.async_reward_fn = AsyncRewardWrapper(self.reward_fn, timeout_seconds, max_workers)
         self.tokenizer = tokenizer
 
     async def arun_episode(self, engine: EpisodeEngine, data: Mapping[str, Any]) -> Any:
@@ -74,6 +76,7 @@ class RLVRWorkflow(RolloutWorkflow):
         return await self.async_reward_fn(prompt, text, answer.input_tokens, answer.output_tokens, **columns)
 
 
+@with_members("areal", "workflow.multi_turn.MultiTurnWorkflow")
 class MultiTurnWorkflow(RLVRWorkflow):
     """Tries until an answer is right or `max_turns` are used up; each try sees those before it."""
 

@@ -8,12 +8,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from ludus.agents.environments.base import EnvironmentService
+from ludus.compat.members import with_members
 from ludus.compat.realhf.agent import Agent, Queue
 from ludus.compat.realhf.generation import GenerationHyperparameters
 from ludus.compat.realhf.sample import SequenceSample
 from ludus.compat.realhf.trajectory import TrajectoryBuilder
 
 
+@with_members("realhf", "impl.agent.null_agent.NullAgent")
 @dataclass(eq=False)
 class NullAgent(Agent):
     """Asks `episode_length` times with the prompt, and returns `traj_size` samples, all with reward 0."""

@@ -10,6 +10,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+from ludus.compat.members import with_members
 from ludus.compat.verl.messages import read_messages, read_tools
 from ludus.compat.verl.tokens import LoopTokenizer
 from ludus.errors import UserError
@@ -32,6 +33,7 @@ class MergeResult:
     """0 here: nothing is taken back."""
 
 
+@with_members("verl", "utils.tokenizer.continuous_token.ContinuousTokenBuilder")
 class ContinuousTokenBuilder:
     """Renders the first prompt, and appends to it."""
 

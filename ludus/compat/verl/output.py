@@ -11,6 +11,7 @@ from typing import Any
 import pydantic
 
 from ludus.agents.tools.episode_tools import EpisodeTools
+from ludus.compat.members import with_members
 from ludus.compat.verl.messages import message_value
 from ludus.episodes.claim import TokenRow
 from ludus.errors import UserError
@@ -30,6 +31,7 @@ class AgentLoopMetrics(pydantic.BaseModel):
     """-1: not counted."""
 
 
+@with_members("verl", "experimental.agent_loop.agent_loop.AgentLoopOutput")
 class AgentLoopOutput(pydantic.BaseModel):
     """One sequence of a trajectory. What is trained is the record; the ids say which part of it is meant."""
 

@@ -11,6 +11,7 @@ from typing import Any, ClassVar, TypeVar
 
 import pydantic
 
+from ludus.compat.members import with_members
 from ludus.compat.verl.messages import read_tools
 from ludus.compat.verl.tokens import LoopTokenizer
 from ludus.episodes.reply import ReplyStream
@@ -109,36 +110,42 @@ def _template(tokenizer: Any) -> str | None:
     return template if isinstance(template, str) else None
 
 
+@with_members("verl", "experimental.agent_loop.tool_parser.HermesToolParser")
 class HermesToolParser(ToolParser):
     """`<tool_call>` around JSON."""
 
     format = "hermes"
 
 
+@with_members("verl", "experimental.agent_loop.tool_parser.GptOssToolParser")
 class GptOssToolParser(ToolParser):
     """Channels of gpt-oss."""
 
     format = "gpt_oss"
 
 
+@with_members("verl", "experimental.agent_loop.tool_parser.Qwen3XMLToolParser")
 class Qwen3XMLToolParser(ToolParser):
     """`<function=…>` with an element for each argument."""
 
     format = "qwen3_coder"
 
 
+@with_members("verl", "experimental.agent_loop.tool_parser.GLMToolParser")
 class GLMToolParser(ToolParser):
     """`<arg_key>` and `<arg_value>`."""
 
     format = "glm"
 
 
+@with_members("verl", "experimental.agent_loop.tool_parser.MiniMaxToolParser")
 class MiniMaxToolParser(ToolParser):
     """`<minimax:tool_call>`."""
 
     format = "minimax"
 
 
+@with_members("verl", "experimental.agent_loop.tool_parser.KimiToolParser")
 class KimiToolParser(ToolParser):
     """Sections of Kimi's, whose calls have ids of their own."""
 

@@ -11,6 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+from ludus.compat.members import with_members
 from ludus.compat.verl.continuous import refuse_media
 from ludus.compat.verl.messages import read_messages
 from ludus.episodes.session import Session
@@ -39,6 +40,10 @@ class TokenOutput(list[int]):
         log_probs: Sequence[float] = (),
         stop_reason: StopReason = "length",
         turn: Turn | None = None,
+        *,
+        routed_experts: Any = None,
+        num_preempted: int | None = None,
+        extra_fields: Mapping[str, Any] | None = None,
     ) -> None:
         super().__init__(token_ids)
         self.log_probs = list(log_probs)
@@ -46,9 +51,8 @@ class TokenOutput(list[int]):
         """'length': a limit cut it."""
         self.turn = turn
         """The recorded turn. None: no token could be sampled."""
-        self.routed_experts: None = None
-        self.num_preempted: None = None
-        self.extra_fields: dict[str, Any] = {} if turn is None else _versions(turn)
+        self.routed_experts, self.num_preempted = routed_experts, num_preempted
+        self.extra_fields: dict[str, Any] = {**({} if turn is None else _versions(turn)), **(extra_fields or {})}
         """Which weights sampled it, and how many tokens of the prompt were known."""
 
     @property
@@ -56,6 +60,7 @@ class TokenOutput(list[int]):
         return list(self)
 
 
+@with_members("verl", "workers.rollout.llm_server.LLMServerClient")
 class AsyncLLMServerManager:
     """Generates for one trajectory. Which replica answers is the engine's router's to say: a session stays on one."""
 

@@ -14,17 +14,26 @@ from typing import Any, TypeVar
 
 import pydantic_core
 
+from ludus.compat.members import with_members
 from ludus.runs.spans import OpenSpan, span
 
 logger = logging.getLogger(__name__)
 FunctionT = TypeVar("FunctionT", bound=Callable[..., Any])
 
 
+@with_members("verl", "utils.rollout_trace.RolloutTraceConfig")
 class RolloutTraceConfig:
     """`trackers.to` says where traces go; what code asks for besides is logged and does nothing."""
 
     @classmethod
-    def init(cls, project_name: str, experiment_name: str, backend: str | None, *_: Any, **__: Any) -> None:
+    def init(
+        cls,
+        project_name: str,
+        experiment_name: str,
+        backend: str | None,
+        token2text: bool = False,
+        max_samples_per_step_per_worker: int | None = None,
+    ) -> None:
         asked = f"backend={backend!r}, project {project_name!r}, experiment {experiment_name!r}"
         logger.warning("RolloutTraceConfig.init(%s) does nothing: trackers.to of the configuration says it", asked)
 

@@ -1,8 +1,9 @@
-"""How the originals' public functions and classes are called, as their wheels have them.
+"""How the originals' public functions and classes are called and read, as their wheels have them.
 
 `FAMILY.calls` holds what is called or read of the functions and classes that the tables have where the original defines
 them: a module, a colon, a function or constructor with its arguments, or a member. Of members those with an underscore
-are private but for ART's `_experimental_…`; arguments are not, for calls name them. Fields of records are arguments.
+are private but for ART's `_experimental_…`; arguments are not, for calls name them. Fields of records are arguments;
+what a constructor gives its object is a member.
 """
 
 from __future__ import annotations
@@ -14,7 +15,6 @@ from pathlib import Path
 
 FOLDER = Path(__file__).parent
 FAMILIES = ("areal", "art", "realhf", "verl")
-"""Of verl it holds functions alone; of its classes `verl.members` says it, with what their constructors set."""
 
 
 @dataclass(frozen=True)
@@ -62,9 +62,23 @@ def write_calls(family: str, members: Iterable[Member]) -> None:
     (FOLDER / f"{family}.calls").write_text("".join(f"{each}\n" for each in members))
 
 
+def assigned(method: ast.AST) -> Iterator[str]:
+    """Names of the public attributes that a method gives its object."""
+    for node in ast.walk(method):
+        targets = (
+            node.targets if isinstance(node, ast.Assign) else [node.target] if isinstance(node, ast.AnnAssign) else []
+        )
+        for target in targets:
+            for each in target.elts if isinstance(target, ast.Tuple) else [target]:
+                match each:
+                    case ast.Attribute(value=ast.Name(id="self"), attr=name) if not name.startswith("_"):
+                        yield name
+
+
 _Called = tuple[str, tuple[str, ...] | None]
 # Functions under other decorators are what those make of them.
 _PLAIN = {"staticmethod", "classmethod", "abstractmethod", "overload", "contextmanager", "asynccontextmanager"}
+_PLAIN |= {"rollout_trace_op"}  # verl's, which leaves the signature
 
 
 def _called(body: list[ast.stmt]) -> Iterator[_Called]:
@@ -97,9 +111,6 @@ def _of_class(node: ast.ClassDef) -> Iterator[_Called]:
         yield node.name, _arguments(own.args, is_method=True)
     elif is_record:  # pydantic's, mappings with types, and what extends another are made by name
         yield node.name, given if is_dataclass and not node.bases else ("*", *given)
-    yield from (
-        (f"{node.name}.{name}", None) for name in fields if not (name.startswith("_") or (is_record and name in given))
-    )
     for each in methods:
         if each.name.startswith("_") and not each.name.startswith("_experimental_"):
             continue
@@ -108,6 +119,18 @@ def _of_class(node: ast.ClassDef) -> Iterator[_Called]:
             yield f"{node.name}.{each.name}", _arguments(each.args, is_method="staticmethod" not in decorators)
         elif decorators & {"property", "cached_property", "setter"}:
             yield f"{node.name}.{each.name}", None
+    attributes = [name for name in fields if not (is_record and name in given)]
+    attributes += [
+        target.id
+        for each in node.body
+        if isinstance(each, ast.Assign)
+        for target in each.targets
+        if isinstance(target, ast.Name)
+    ]
+    attributes += [] if own is None else assigned(own)
+    known = {"model_config", *(each.name for each in methods)}
+    shown = (name for name in dict.fromkeys(attributes) if name not in known and not name.startswith("_"))
+    yield from ((f"{node.name}.{name}", None) for name in shown)
 
 
 def _decorators(node: ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef) -> set[str]:
