@@ -120,20 +120,24 @@ test-launch: $(READY)
 	$(BIN)/ludus models get smollm2-135m
 	$(PYTEST) -o 'python_files=over_ssh.py over_ray.py' tests/cluster/remote tests/docs
 
-# What computes in our kernels, in builds that this processor could do without. A sanitizer has to be loaded first of all.
-KERNEL_TESTS := tests/kernels/test_threads.py tests/kernels/test_tree.py tests/kernels/test_linear.py tests/kernels/test_rowwise.py tests/trainer/test_softmax.py tests/trainer/test_adamw.py
+# What computes in our kernels, in builds that this processor could do without. A sanitizer has to be loaded first of all,
+# but by no compiler, which would take minutes with it.
+KERNEL_TESTS := tests/kernels/test_tree.py tests/kernels/test_linear.py tests/kernels/test_rowwise.py tests/trainer/test_softmax.py tests/trainer/test_adamw.py
 SANITIZED    := -fsanitize=address,undefined -fno-sanitize-recover=all
+PRELOADED    := ASAN_OPTIONS=detect_leaks=0 LD_PRELOAD="$$(g++ -print-file-name=libasan.so) $$(g++ -print-file-name=libstdc++.so.6)"
 # GNU's compiler as one that has no OpenMP: threads are ours then.
 OWN_THREADS  := -fno-openmp -fopenmp-simd
 test-builds: $(READY)
 	CXXFLAGS=-march=x86-64-v3 $(PYTEST) $(KERNEL_TESTS)
 	CXXFLAGS=-march=x86-64-v2 $(PYTEST) $(KERNEL_TESTS)
 	CXXFLAGS=-mno-amx-bf16 $(PYTEST) $(KERNEL_TESTS)
-	CXXFLAGS="$(OWN_THREADS)" $(PYTEST) $(KERNEL_TESTS)
+	CXXFLAGS="$(OWN_THREADS)" $(PYTEST) tests/kernels/test_threads.py $(KERNEL_TESTS)
 	CXX=clang++ $(PYTEST) $(KERNEL_TESTS)
 	CXX=clang++ CXXFLAGS=-march=x86-64-v3 $(PYTEST) $(KERNEL_TESTS)
-	CXXFLAGS="$(SANITIZED)" ASAN_OPTIONS=detect_leaks=0 LD_PRELOAD="$$(g++ -print-file-name=libasan.so) $$(g++ -print-file-name=libstdc++.so.6)" $(PYTEST) $(KERNEL_TESTS)
-	CXXFLAGS="$(SANITIZED) $(OWN_THREADS)" ASAN_OPTIONS=detect_leaks=0 LD_PRELOAD="$$(g++ -print-file-name=libasan.so) $$(g++ -print-file-name=libstdc++.so.6)" $(PYTEST) $(KERNEL_TESTS)
+	CXXFLAGS="$(SANITIZED)" $(BIN)/python -m ludus.kernels.build
+	CXXFLAGS="$(SANITIZED)" $(PRELOADED) $(PYTEST) $(KERNEL_TESTS)
+	CXXFLAGS="$(SANITIZED) $(OWN_THREADS)" $(BIN)/python -m ludus.kernels.build
+	CXXFLAGS="$(SANITIZED) $(OWN_THREADS)" $(PRELOADED) $(PYTEST) tests/kernels/test_threads.py $(KERNEL_TESTS)
 
 wheels: $(READY)
 	rm -rf build/wheels && mkdir -p build/wheels

@@ -21,7 +21,7 @@ from ludus.kernels.library import ADDRESS, COUNT, DTYPES, SIZE, load_library, re
 from ludus.processes.files import remembered, user_cache
 
 _TOO_SLOW = 2.0
-"""Times as long as torch's: a build without threads on several cores. Up to there it is worth that rows have the same
+"""Times as long as torch's, as on one thread of several cores. Up to there it is worth that rows have the same
 bits in any company."""
 _FEW_ROUNDS, _MANY_ROUNDS = 8, 100
 

@@ -1,8 +1,9 @@
 // Threads for the kernels of a process, where the compiler brings no OpenMP. See parallel.h.
 //
-// Plain C interface. Whoever calls works along and does what no thread has begun, so that it waits for nothing but work
-// that is being done: several may call at once, and where no thread can be started all is done by the caller. A thread
-// without work sleeps. They are never ended: a process takes them along. A process that was forked off begins with none.
+// Plain C interface. Whoever calls works along and does what no thread has begun, so that it waits for nothing but
+// work that is being done: several may call at once, and where no thread can be started all is done by the caller. A
+// thread without work sleeps. They are never ended: a process takes them along. A process that was forked off begins
+// with none.
 
 #include <pthread.h>
 

@@ -29,6 +29,7 @@ from ludus.kernels.tree import Forest, NativeTree
 WORK = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_int32)
 SHARE = ctypes.CFUNCTYPE(None, ctypes.c_int32, WORK, ctypes.c_void_p)
 WAIT_S = 30.0
+THREADS = Path("/proc/self/task")
 BLOCK = 4096  # numbers of a task of rounding.cpp, and what is worth another thread
 
 
@@ -56,7 +57,7 @@ def test_as_many_threads_work_at_once_as_are_asked_for() -> None:
     assert len(meet(5)) == 5 and len(meet(2)) == 2
 
 
-@pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="the system does not tell of threads")
+@pytest.mark.skipif(not THREADS.exists(), reason="the system does not tell of threads")
 def test_a_thread_without_work_sleeps() -> None:
     others = meet(4) - {threading.get_native_id()}
     give_up_at = time.monotonic() + WAIT_S
@@ -150,10 +151,12 @@ def without_openmp(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], 
 
     def build(name: str) -> Path:
         compiler, library = find_compiler(), folder / f"{name}.so"
-        flags = build_of(build_library(name)).flags
-        own = flags[: len(flags) - len(compiler.flags)]  # the user's come last, and are added again
+        made = build_of(build_library(name))
+        if not made.has_openmp:
+            return build_library(name)
         if not library.exists():
-            variant = tuple("-fopenmp-simd" if flag == OPENMP else flag for flag in own)
+            flags = made.flags[: len(made.flags) - len(compiler.flags)]  # the user's come last, and are added again
+            variant = tuple("-fopenmp-simd" if flag == OPENMP else flag for flag in flags)
             compile_source(compiler, source_path(name), library, [variant])
         return library
 
@@ -189,6 +192,20 @@ def test_more_work_is_shared_among_more_threads(without_openmp: Callable[[str], 
     library.ludus_use_threads(None)
     round_numbers(master, rounded.zero_(), first=0, key=1)
     assert bool((rounded == 0.75).all()) and len(asked) == 3
+    load_library(without_openmp("rounding"), {})  # others use it with its threads
+
+
+@pytest.mark.skipif(not THREADS.exists(), reason="the system does not tell of threads")
+@pytest.mark.usefixtures("three_threads")
+def test_a_kernel_works_on_them(without_openmp: Callable[[str], Path]) -> None:
+    """A library that is loaded is handed them without a word: more workers than there are threads start some."""
+    master, rounded = torch.full((300 * BLOCK,), 0.75), torch.zeros(300 * BLOCK, dtype=torch.bfloat16)
+    round_numbers = NativeRounding(without_openmp("rounding"))
+    num_before = sum(1 for _ in THREADS.iterdir())
+    torch.set_num_threads(num_before + 2)
+    round_numbers(master, rounded, first=0, key=1)
+    assert sum(1 for _ in THREADS.iterdir()) > num_before
+    assert bool((rounded == 0.75).all())
 
 
 def draw(*shape: int, dtype: torch.dtype, seed: int = 0) -> Tensor:
