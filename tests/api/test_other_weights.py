@@ -8,7 +8,6 @@ from typing import Any
 import openai
 import pytest
 
-import ludus
 from ludus.agents.adapter import current_episode
 from ludus.agents.langchain import ChatModel
 from ludus.api.trainer import Trainer
@@ -89,27 +88,3 @@ def test_base_and_steps_answer_inside_a_training_run(tiny_model_folder: Path, tm
     assert [len(episode.session.turns) for episode in episodes] == [2] * 6
     sampled = sum(episode.session.num_sampled_tokens for episode in episodes)
     assert sum(each["ledger/sampled"] for each in metrics.values()) == sampled > 0
-
-
-def test_models_that_nothing_trains_answer_as_they_are(tiny_model_folder: Path) -> None:
-    """Where a model is only played its base is itself; names that it is to serve reach it, all others nothing."""
-
-    async def agent(data: Any, *, base_url: str, http_client: Any) -> float:
-        async def status(name: str) -> int:
-            body = {"model": name, "messages": ASK, "max_tokens": 2}
-            return int((await http_client.post(f"{base_url}/chat/completions", json=body)).status_code)
-
-        for name in ("default", str(tiny_model_folder), "gpt-4o"):
-            assert await status(name) == 200
-        for name in ("default@0", "run", "o3"):
-            assert await status(name) == 404
-        return 1.0
-
-    values: dict[str, Any] = {
-        "model": {"path": str(tiny_model_folder), "dtype": "float32", "served_names": ["gpt-*"]},
-        "engine": {"kv_bytes": 2**22},
-        "gconfig": {"n_samples": 1},
-    }
-    (episode,) = ludus.play(agent, ROWS, config=ludus.Config(**values))
-    assert episode.outcome.kind == "ok", episode.outcome.reason
-    assert len(episode.session.turns) == 3
