@@ -47,4 +47,3 @@ class TokenNumbers:
 
 Measured = Mapping[str, TokenNumbers]
 """By turn id. A turn of which no token can be trained is left out."""
-MEASURABLE = frozenset(field.name for field in fields(TokenNumbers))

@@ -11,8 +11,8 @@ import ctypes
 import itertools
 import threading
 import time
-from collections import defaultdict, deque
-from collections.abc import Callable, Iterator, Mapping
+from collections import deque
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 
@@ -20,14 +20,6 @@ _SLICE_S = 0.01
 """Nobody gives way sooner: starting the workers again is then below a hundredth."""
 # omp_pause_soft of OpenMP 5.0, section 3.1: what was set stays set.
 _PAUSE_SOFT = 1
-
-
-@dataclass(frozen=True, slots=True)
-class LeaseStats:
-    """Seconds since the lease was made, by name of the holder."""
-
-    held_s: Mapping[str, float]
-    waited_s: Mapping[str, float]
 
 
 def release_workers() -> None:
@@ -50,7 +42,7 @@ class _Ticket:
     name: str
     is_read_only: bool
     since: float
-    """When it asked, or, of the holder, when its turn began."""
+    """When its turn began, or ended because it gave way; before its first turn, when it asked."""
 
 
 class ComputeLease:
@@ -62,8 +54,6 @@ class ComputeLease:
         self._holder: _Ticket | None = None
         self._slice_s = _SLICE_S
         self._num_nudges = 0
-        self._held_s: dict[str, float] = defaultdict(float)
-        self._waited_s: dict[str, float] = defaultdict(float)
 
     def __repr__(self) -> str:
         holder = None if self._holder is None else self._holder.name
@@ -117,10 +107,6 @@ class ComputeLease:
             self._num_nudges += 1
             self._changed.notify_all()
 
-    def stats(self) -> LeaseStats:
-        with self._changed:
-            return LeaseStats(held_s=dict(self._held_s), waited_s=dict(self._waited_s))
-
     def _num_readers(self) -> int:
         """How many of those that wait only read, before the first that has to wait for the holder's end."""
         waiting = itertools.islice(self._queue, 1, None)
@@ -144,14 +130,10 @@ class ComputeLease:
             self._begin_turn(ticket)
 
     def _begin_turn(self, ticket: _Ticket) -> None:
-        now = time.perf_counter()
-        self._waited_s[ticket.name] += now - ticket.since
-        self._holder, ticket.since = ticket, now
+        self._holder, ticket.since = ticket, time.perf_counter()
 
     def _end_turn(self, ticket: _Ticket) -> None:
-        now = time.perf_counter()
-        self._held_s[ticket.name] += now - ticket.since
-        self._holder, ticket.since = None, now
+        self._holder, ticket.since = None, time.perf_counter()
 
     def _leave(self, ticket: _Ticket) -> None:
         interrupt: BaseException | None = None

@@ -59,10 +59,6 @@ class MathVerifier(AbstractContextManager["MathVerifier"]):
             logger.warning("answer.not_compared error=%s answer=%.200r", str(error)[:200], answer)
             return 0.0
 
-    def verify_blocking(self, answer: str, solutions: Sequence[str]) -> float:
-        """`verify` for code that does not await."""
-        return run_blocking(self.verify(answer, solutions))
-
     def close(self) -> None:
         self._pool.close()
 

@@ -6,7 +6,7 @@ Knows: outcomes and their reasons.  Knows not: who played, where they are kept.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from ludus.runs.view import printable
@@ -65,14 +65,6 @@ class Failures:
             for alike, first in self._first.items()
         ]
         return tuple(sorted(found, key=lambda each: -each.count))
-
-
-def group_failures(episodes: Iterable[Episode]) -> tuple[Failure, ...]:
-    """Those among them that went wrong, the most frequent first."""
-    failures = Failures()
-    for episode in episodes:
-        failures.add(episode)
-    return failures.groups()
 
 
 def failure_lines(failures: Sequence[Failure], *, num_episodes: int | None = None) -> list[str]:

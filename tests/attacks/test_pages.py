@@ -14,7 +14,7 @@ import pytest
 from rich.console import Console
 
 from ludus.api.live import LivePanel, PlainLines
-from ludus.runs.failures import group_failures
+from ludus.runs.failures import Failures
 from ludus.runs.report import report_page
 from ludus.runs.store import RunStore
 from ludus.types import Episode, Message, Outcome, ToolCall
@@ -107,7 +107,9 @@ def test_a_text_is_data(name: str, tmp_path: Path) -> None:
 @pytest.mark.parametrize("name", TEXTS)
 def test_a_text_moves_no_cursor(name: str) -> None:
     """On a terminal it says what it is: no title, no clipboard, no line above it is changed by it."""
-    failures = group_failures([saying(TEXTS[name])])
+    counted = Failures()
+    counted.add(saying(TEXTS[name]))
+    failures = counted.groups()
     for shows in (PlainLines, LivePanel):
         console = Console(file=io.StringIO(), force_terminal=True, color_system=None, width=200)
         if shows is PlainLines:

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
-from ludus.runs.failures import failure_lines, group_failures
+from ludus.runs.failures import Failures, failure_lines
 from ludus.runs.store import RunStore
 from ludus.types import Episode, Outcome
 
@@ -24,7 +24,10 @@ def test_what_differs_in_numbers_alone_is_one(make_episode: Callable[..., Episod
         Outcome("failed", "KeyError: 'b'"),
     ]
     made = [replace(make_episode(number), outcome=outcome) for number, outcome in enumerate(outcomes)]
-    found = group_failures(made)
+    failures = Failures()
+    for episode in made:
+        failures.add(episode)
+    found = failures.groups()
     assert [(each.count, each.outcome, each.first) for each in found] == [
         (3, "failed", made[1].id),
         (1, "timeout", made[0].id),
