@@ -27,6 +27,11 @@ def exit_code(process: subprocess.Popen[bytes]) -> int | None:
     return ended.si_status if ended.si_code == os.CLD_EXITED else -ended.si_status
 
 
+def how_it_ended(code: int) -> str:
+    """An `exit_code` in words, such as `killed by SIGSEGV` or `exit status 3`."""
+    return f"exit status {code}" if code >= 0 else f"killed by {signal.Signals(-code).name}"
+
+
 def kill_group(pid: int) -> bool:
     """Whether there was a process of the group to be killed."""
     with suppress(ProcessLookupError, PermissionError):  # PermissionError: what macOS says of a zombie's group

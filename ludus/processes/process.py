@@ -10,7 +10,6 @@ from __future__ import annotations
 import os
 import pickle
 import selectors
-import signal
 import socket
 import subprocess
 import sys
@@ -23,7 +22,7 @@ from typing import Any
 from ludus.errors import InternalError
 from ludus.processes.calls import CallEnd, Crashed, Output, Raised, Returned, TimedOut, WorkerCall
 from ludus.processes.capture import Capture
-from ludus.processes.ended import exit_code, kill_group
+from ludus.processes.ended import exit_code, how_it_ended, kill_group
 
 _CHILD = Path(__file__).with_name("child.py")
 # The end of a process that forked is not heard on its pipes, which its child holds open; so often it is looked for.
@@ -175,7 +174,7 @@ class WorkerProcess:
         while (code := self._look()) is None and time.monotonic() < patience_at:
             time.sleep(_ENDING_S)
         self._end()
-        return Crashed("it closed its socket" if code is None else _how(code))
+        return Crashed("it closed its socket" if code is None else how_it_ended(code))
 
     def _look(self) -> int | None:
         """As `exit_code`."""
@@ -188,10 +187,6 @@ class WorkerProcess:
             stream.drain_nowait()
         stdout, stderr = self._streams
         return Output(stdout.text(), stderr.text(), stdout.num_bytes + stderr.num_bytes)
-
-
-def _how(code: int) -> str:
-    return f"exit status {code}" if code >= 0 else f"killed by {signal.Signals(-code).name}"
 
 
 def _ending(answer: tuple[Any, ...]) -> Returned | Raised:

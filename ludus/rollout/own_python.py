@@ -26,7 +26,7 @@ from ludus.agents.adapter import EpisodeContext
 from ludus.episodes.outcome import DEADLINE_CODE, Raised, Returned
 from ludus.episodes.reward import Result
 from ludus.errors import UserError
-from ludus.processes.ended import kill_group
+from ludus.processes.ended import how_it_ended, kill_group
 from ludus.processes.environment import handed_on
 from ludus.rollout import own_python_program
 from ludus.rollout.playing import received
@@ -200,9 +200,8 @@ class _Program:
         if line:
             found: dict[str, Any] = json.loads(line)
             return found
-        code = self._process.wait()
+        how = how_it_ended(self._process.wait())
         words = "".join(list(self._printed)[-LAST_LINES:]).strip()
-        how = f"killed by signal {-code}" if code < 0 else f"exit status {code}"
         return {"error": f"the agent's process ended in the middle of the episode: {how}\n{words}".strip()}
 
     def _listen(self) -> None:
