@@ -15,7 +15,7 @@ What every engine keeps, and `tests/engines/contract.py` checks for each of them
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Container, Iterable, Sequence
 from typing import Any, Protocol
 
 from ludus.errors import UserError
@@ -32,6 +32,18 @@ def check_length(prompt_ids: Sequence[int], context_length: int, advice: str = "
             f"the prompt has {len(prompt_ids)} tokens and must be shorter than the context of {context_length}; "
             f"{advice}"
         )
+
+
+def check_call_id(call_id: str, running: Container[str]) -> None:
+    """Raises UserError if a call of this id is running."""
+    if call_id in running:
+        raise UserError(f"call id {call_id!r} is running already; every call needs an id of its own")
+
+
+def check_version(version: int, published: int) -> None:
+    """Raises UserError unless `version` is newer than the published one."""
+    if version <= published:
+        raise UserError(f"version={version} must be greater than the published one, {published}")
 
 
 class WeightSource(Protocol):

@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterable
 from collections.abc import Sequence as TokenSequence
 from functools import lru_cache
 
-from ludus.engines.base import OnTokens, WeightSource, check_length
+from ludus.engines.base import OnTokens, WeightSource, check_call_id, check_length, check_version
 from ludus.engines.sequence import SampledToken, Sequence
 from ludus.errors import BackendError, UserError
 from ludus.processes.notifier import Notifier
@@ -102,8 +102,7 @@ class ScriptedEngine:
 
     async def publish(self, version: int, weights: WeightSource) -> None:
         with self._lock:
-            if version <= self._version:
-                raise UserError(f"version={version} must be greater than the published one, {self._version}")
+            check_version(version, self._version)
             self._version = version
 
     async def pause(self) -> None:
@@ -142,8 +141,7 @@ class ScriptedEngine:
         with self._lock:
             if self._is_closed:
                 raise BackendError("the engine is closed; open a new one")
-            if call.id in self._running:
-                raise UserError(f"call id {call.id!r} is running already; every call needs an id of its own")
+            check_call_id(call.id, self._running)
             number, known = len(self._calls), (self._tokenizer, self._constraints)
             seed = number if call.sampling.seed is None else call.sampling.seed
             running = Sequence.begin(call, seed, *known, arrival=number, context_length=self.context_length)

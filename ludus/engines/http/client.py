@@ -22,7 +22,7 @@ from typing import Any, TypeVar
 
 import httpx
 
-from ludus.engines.base import OnTokens, WeightSource, check_length
+from ludus.engines.base import OnTokens, WeightSource, check_call_id, check_length, check_version
 from ludus.engines.http.base import (
     CONNECT_TIMEOUT_S,
     UNPUBLISHED,
@@ -180,8 +180,7 @@ class HttpEngine:
             raise BackendError("the engine is closed; open a new one")
 
     async def _answer(self, call: Call, deliver: Callable[[TokenChunk], None]) -> Sampled:
-        if call.id in self._running:
-            raise UserError(f"call id {call.id!r} is running already; every call needs an id of its own")
+        check_call_id(call.id, self._running)
         seed = self._seeds.getrandbits(SEED_BITS) if call.sampling.seed is None else call.sampling.seed
         running = self._running[call.id] = _Running(call, seed)
         self._num_calls += 1
@@ -257,8 +256,8 @@ class HttpEngine:
     async def _publish(self, version: int, weights: WeightSource) -> None:
         async with self._publishing:
             is_again = version == self._unfinished
-            if version <= self._version and not is_again:
-                raise UserError(f"version {version} is not greater than {self._version}, which is published already")
+            if not is_again:
+                check_version(version, self._version)
             self._unfinished = version
             if is_again and await self._has(version):
                 if not self._stays_as_it_is:

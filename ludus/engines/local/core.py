@@ -13,7 +13,7 @@ from collections.abc import Callable
 from collections.abc import Sequence as TokenSequence
 from dataclasses import dataclass
 
-from ludus.engines.base import check_length
+from ludus.engines.base import check_call_id, check_length, check_version
 from ludus.engines.local.draws.select import choose_sampling_kernel
 from ludus.engines.local.graphs import choose_capture
 from ludus.engines.local.kernels.base import PAGE_TOKENS, AttentionKernel
@@ -97,15 +97,9 @@ class EngineCore:
         """Raises UserError if `token_ids` cannot be scored. Safe from any thread."""
         check_prompt(token_ids, vocab_size=self._vocab_size, context_length=self.context_length + 1)
 
-    def check_version(self, version: int) -> None:
-        """Raises UserError if `version` is not newer than what is published."""
-        if version <= self.version:
-            raise UserError(f"version={version} must be greater than the published one, {self.version}")
-
     def add(self, call: Call, seed: int) -> None:
         """Queue a call that `check` has passed."""
-        if call.id in self._sequences:
-            raise UserError(f"call id {call.id!r} is running already; every call needs an id of its own")
+        check_call_id(call.id, self._sequences)
         known, arrival = (self._tokenizer, self._constraints), self._counters.num_calls
         sequence = Sequence.begin(call, seed, *known, arrival=arrival, context_length=self.context_length)
         self._sequences[call.id] = sequence
@@ -138,7 +132,7 @@ class EngineCore:
 
     def publish(self, version: int, write_weights: Callable[[], None]) -> None:
         """Sample with the weights of a newer version, which `write_weights` writes into the model's tensors."""
-        self.check_version(version)
+        check_version(version, self.version)
         write_weights()
         self._counters = dataclasses.replace(self._counters, version=version)
         if self._settings.keep_kv_on_publish:

@@ -19,7 +19,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
-from ludus.engines.base import OnTokens, WeightSource
+from ludus.engines.base import OnTokens, WeightSource, check_version
 from ludus.engines.kind import LocalKind
 from ludus.engines.lease import ComputeLease, release_workers
 from ludus.engines.local.core import CallProgress, EngineCore
@@ -246,7 +246,7 @@ class LocalEngine:
             self._deliver([progress])
 
     def _publish(self, version: int, weights: WeightSource) -> None:
-        self._core.check_version(version)
+        check_version(version, self._core.version)
         try:
             with self._lease.hold("engine", self._run_what_needs_no_turn):
                 self._core.publish(version, weights.copy_into_shared)

@@ -11,7 +11,7 @@ import asyncio
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from ludus.engines.base import OnTokens, WeightSource
+from ludus.engines.base import OnTokens, WeightSource, check_version
 from ludus.engines.kind import LocalKind
 from ludus.engines.lease import ComputeLease
 from ludus.errors import UserError
@@ -50,8 +50,7 @@ class RecordedEngine:
         """There is no call."""
 
     async def publish(self, version: int, weights: WeightSource) -> None:
-        if version <= self._version:
-            raise UserError(f"version={version} must be greater than the published one, {self._version}")
+        check_version(version, self._version)
         await asyncio.to_thread(self._take, weights)
         self._version = version
 

@@ -21,7 +21,7 @@ from collections.abc import AsyncIterator, Collection, Sequence
 from contextlib import asynccontextmanager, suppress
 from dataclasses import fields, replace
 
-from ludus.engines.base import Engine, OnTokens, WeightSource
+from ludus.engines.base import Engine, OnTokens, WeightSource, check_call_id
 from ludus.engines.routed.policy import ReplicaLoad, Routing
 from ludus.engines.routed.replicas import Replicas
 from ludus.engines.routed.routed_call import RoutedCall
@@ -290,8 +290,7 @@ class RoutedEngine:
         with self._lock:
             if self._is_closed:
                 raise BackendError("the engine is closed; open a new one")
-            if call.id in self._calls:
-                raise UserError(f"call id {call.id!r} is running already; every call needs an id of its own")
+            check_call_id(call.id, self._calls)
             if call.sampling.seed is None:
                 call = replace(call, sampling=replace(call.sampling, seed=self._random.getrandbits(_SEED_BITS)))
             routed = self._calls[call.id] = RoutedCall(call, on_tokens)

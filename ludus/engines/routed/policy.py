@@ -17,6 +17,7 @@ from collections import OrderedDict
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, field
 
+from ludus.engines.base import check_call_id
 from ludus.errors import UserError
 from ludus.types import Call
 
@@ -120,8 +121,7 @@ class Routing:
 
     def enter(self, call: Call, replica: int) -> None:
         """`call` is sent to `replica`, which is from now on the home of its session and its group."""
-        if call.id in self._replicas[replica].outstanding:
-            raise UserError(f"call id {call.id!r} is running already; every call needs an id of its own")
+        check_call_id(call.id, self._replicas[replica].outstanding)
         num_tokens = len(call.prompt_ids) + call.num_new_tokens(self._context_length)
         digests, known = tuple(block_digests(call.prompt_ids)), self._replicas[replica]
         known.outstanding[call.id] = _Entered(call, digests, num_tokens)

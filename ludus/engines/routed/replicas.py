@@ -16,7 +16,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Mapp
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 
-from ludus.engines.base import Engine, WeightSource
+from ludus.engines.base import Engine, WeightSource, check_version
 from ludus.errors import BackendError, UserError
 from ludus.processes.notifier import Notifier
 
@@ -195,8 +195,7 @@ class Replicas:
 
         Raises what the replicas raised if one cannot take any weights, or if none took them and none is waited for.
         """
-        if version <= self.version:
-            raise UserError(f"version={version} must be greater than the published one, {self.version}")
+        check_version(version, self.version)
         failures: dict[int, Exception] = {}
         async with self._one_at_a_time():
             for batch in self.publish_batches():

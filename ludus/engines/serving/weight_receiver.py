@@ -18,7 +18,7 @@ from typing import BinaryIO
 
 import pydantic
 
-from ludus.engines.base import Engine, WeightSource
+from ludus.engines.base import Engine, WeightSource, check_version
 from ludus.errors import UserError
 from ludus.http.numbers import Count
 
@@ -64,9 +64,8 @@ class WeightReceiver:
             await self._publish(version, await asyncio.to_thread(_found, path))
 
     def _check(self, version: int) -> None:
-        """Before anything is sent: the engine itself would refuse it, but after all of it has come."""
-        if version <= (published := self._engine.stats().version):
-            raise UserError(f"version={version} must be greater than the published one, {published}")
+        """The engine itself would refuse the version too, but only after all of its weights have come."""
+        check_version(version, self._engine.stats().version)
 
     async def _publish(self, version: int, files: Sequence[Path]) -> None:
         await self._engine.publish(version, await asyncio.to_thread(self._load, files))

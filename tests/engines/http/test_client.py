@@ -168,7 +168,7 @@ def test_a_publish_whose_answer_was_lost_can_be_repeated(tokenizer: Tokenizer) -
         assert engine.stats().version == 0
         await engine.publish(1, OneTensor())
         assert engine.stats().version == 1 and set((await engine.generate(call())).versions) == {1}
-        with pytest.raises(UserError, match="published already"):
+        with pytest.raises(UserError, match="greater than the published one"):
             await engine.publish(1, OneTensor())
         await engine.close()
 
