@@ -1,1 +1,1 @@
-"""The training loop: groups of episodes become steps of training, and what is seen on the way."""
+"""The training loop: turns groups of episodes into training steps, and reports on the way."""

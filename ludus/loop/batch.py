@@ -1,4 +1,4 @@
-"""Groups of episodes become the batch of one step, and an account of every token they sampled. Pure.
+"""Turns groups of episodes into the batch of one step, and accounts for every token they sampled. Pure.
 
 Knows: rewards, the edges between turns, advantages, masks, packing.  Knows not: tensors, files, time.
 Invariants: the order of the batch is that of group and member ids, whatever finished first;
@@ -6,7 +6,8 @@ every token of every episode handed in is trained once or masked for one named r
 
     rewards → returns of turns → advantages of all groups → weights of tokens → sequences → rows
 
-Where advantages are made of more than returns, what can be trained is packed before, and the trainer measures it.
+Where advantages need more than returns (values of a critic, logprobs of a reference), the trainable tokens are packed
+once before, and the trainer measures them.
 """
 
 from __future__ import annotations
@@ -56,30 +57,30 @@ class BatchRules:
     export_style: ExportStyle
     row_tokens: int
     max_token_age: int | None
-    """Versions by which a trained token may be older than the weights it trains. None: any number."""
+    """How many versions older a token may be than the weights it trains. None: any number."""
     accept: GroupFilter | None = None
-    """Of the user. None: every group is accepted that can be trained on."""
+    """The user's own filter. None: every group that can be trained on is accepted."""
     loss_weights: Mapping[str, float] = field(default_factory=dict)
-    """What the tokens of a source of rows weigh, by its name; 1 for others."""
+    """Factor on the loss of the tokens of a dataset, by the dataset's name; 1 where none is given."""
 
 
 @dataclass(frozen=True, slots=True)
 class BuiltBatch:
-    """A batch, and what became of everything that was handed in for it."""
+    """A batch, and what became of everything that was given for it."""
 
     batch: Batch
     ledger: Ledger
     credit: Mapping[str, float | str]
-    """By turn id: its advantage, the mean over its tokens, or the reason why it is masked."""
+    """By turn id: the turn's advantage (the mean over its tokens), or the reason why it is masked."""
     memory: Memory
-    """What the algorithm knows after it."""
+    """What the algorithm remembers after this batch."""
     turns: Mapping[int, tuple[str, tuple[int, ...]]]
-    """By its number in the rows the id of each turn that is trained, and the places of its trained tokens among those
-    that it sampled."""
+    """The trained turns by their number in the rows: the turn's id, and the indices of its trained tokens among those
+    it sampled."""
     staleness: Mapping[int, int]
-    """Sampled tokens by how many versions they are older than the weights they train."""
+    """How many sampled tokens are 0, 1, 2, … versions older than the weights they train."""
     reward_kl: RewardKl | None = None
-    """What the divergence from the first weights took off the rewards. None: nothing is taken off for it."""
+    """The KL penalty that was subtracted from the rewards. None: the algorithm has none."""
 
 
 def build_batch(
@@ -92,7 +93,7 @@ def build_batch(
 ) -> BuiltBatch:
     """The batch that weights `version` are trained on next.
 
-    measured: what the algorithm asks for.  memory: what it knows of the batches before.
+    measured: what the algorithm asked to have measured.  memory: what it remembers of earlier batches.
     """
     bounds, groups = _bounds(taken, rules, version), taken.trained
     origins = _origins(taken)
@@ -100,7 +101,7 @@ def build_batch(
     credited, known = _advantages(groups, rules, measured, memory, lost)
     could_be_trained = _mask_unpaired(credited, rules, bounds)
     by_group = _mask_flat(could_be_trained, rules)
-    # a group that teaches nothing counts in the mean all the same: what one of ten teaches moves the weights a tenth
+    # groups without an advantage count in the mean too: if one group of ten teaches, the step is a tenth as large
     counts = [_count(episode, credit, bounds) for members in could_be_trained for episode, credit in members]
     weights = iter(algorithm_of(rules.algorithm).weights(counts))
     parts = _cut(list(enumerate(by_group)), rules.algorithm.minibatches)
@@ -111,7 +112,7 @@ def build_batch(
         sequences: list[TrainSequence] = []
         for group, (episode, credit) in ((group, each) for group, members in part for each in members):
             origin = origins.get(episode.id, OWN)
-            # together the minibatches weigh as much as there are of them, each what its tokens weigh
+            # the weights of all minibatches sum to their number; each has the share that its tokens have
             exported = export_session(
                 episode.session,
                 credit,
@@ -142,7 +143,7 @@ def build_batch(
 
 
 def rows_to_measure(taken: TakenGroups, rules: BatchRules, *, version: int) -> Batch:
-    """All tokens that can be trained, whatever their advantages will be; they weigh nothing yet."""
+    """All tokens that can be trained, before their advantages are known, with weight 0."""
     sequences: list[TrainSequence] = []
     bounds = _bounds(taken, rules, version)
     for episode, numbers in _numbered(taken):
@@ -160,7 +161,7 @@ def rows_to_measure(taken: TakenGroups, rules: BatchRules, *, version: int) -> B
 
 
 def places_to_measure(taken: TakenGroups, rules: BatchRules, *, version: int) -> dict[str, tuple[int, ...]]:
-    """The tokens of `rows_to_measure` by the ids of turns, as their places among what each sampled."""
+    """The tokens of `rows_to_measure`: for each turn id, their indices among the tokens that the turn sampled."""
     places: dict[str, tuple[int, ...]] = {}
     bounds = _bounds(taken, rules, version)
     for episode, _ in _numbered(taken):
@@ -170,13 +171,13 @@ def places_to_measure(taken: TakenGroups, rules: BatchRules, *, version: int) ->
 
 
 def _any_credit(episode: Episode, rules: BatchRules) -> dict[str, TurnCredit]:
-    """What every turn that has a return may be given."""
+    """A stand-in for credit: advantage 0 for every turn that has a return."""
     returns = episode_returns(episode, rules.turn_discount)
     return _credits(episode, {turn_id: None if value is None else 0.0 for turn_id, value in returns.items()})
 
 
 def by_turn_id(taken: TakenGroups, numbers: Mapping[int, TokenNumbers]) -> Measured:
-    """What was measured of the turns that have these numbers in `rows_to_measure`."""
+    """What was measured, by turn id; `numbers` has it by the turn's number in `rows_to_measure`."""
     ids = [turn.id for episode, _ in _numbered(taken) for turn in episode.session.turns]
     return {ids[number]: each for number, each in numbers.items()}
 
@@ -185,27 +186,27 @@ def _bounds(taken: TakenGroups, rules: BatchRules, version: int) -> BoundsOf:
     stale_before = None if rules.max_token_age is None else version - rules.max_token_age
     algorithm = rules.algorithm
     bounds = TokenBounds(stale_before, algorithm.max_sequence_tokens, algorithm.mask_truncated_completions)
-    # the age of what is replayed was judged when it was drawn, and what an expert gave has none
+    # replayed episodes had their age checked when they were drawn, and demonstrations have no age
     ageless, origins = replace(bounds, stale_before=None), _origins(taken)
     return lambda episode: ageless if episode.id in origins else bounds
 
 
 def _origins(taken: TakenGroups) -> dict[str, int]:
-    """By the id of each episode that was not played for this batch."""
+    """By episode id, for the episodes that were not played for this batch: demonstrated or replayed."""
     demonstrated = [episode.id for group in taken.groups for episode in group.demonstrations]
     replayed = [episode.id for group in taken.replayed for episode in group.episodes]
     return {**dict.fromkeys(demonstrated, DEMONSTRATED), **dict.fromkeys(replayed, REPLAYED)}
 
 
 def _account(exported: Ledger, origin: int) -> Ledger:
-    """What becomes of the tokens of an episode: those that were not sampled for this batch stand beside the law."""
+    """The ledger of one episode; tokens that were not sampled for this batch are counted apart from those that were."""
     if origin == OWN:
         return exported
     return Ledger(replayed=exported.trained) if origin == REPLAYED else Ledger(demonstrated=exported.trained)
 
 
 def _numbered(taken: TakenGroups) -> Iterator[tuple[Episode, Numbers]]:
-    """All members, in the order of the batch."""
+    """All members in the order of the batch, each with the numbers of its first turn and episode."""
     numbers = Numbers()
     for episode in (each for group in taken.trained for each in _members(group)):
         yield episode, numbers
@@ -213,7 +214,7 @@ def _numbered(taken: TakenGroups) -> Iterator[tuple[Episode, Numbers]]:
 
 
 def _cut(groups: Sequence[T], count: int) -> list[Sequence[T]]:
-    """In `count` parts of neighbours, whose sizes differ by at most one; in fewer if there are fewer groups."""
+    """The groups in `count` consecutive parts whose sizes differ by at most one; in fewer if there are fewer groups."""
     if count > len(groups) > 0:
         _warn_of_fewer(count, len(groups))
     count = max(1, min(count, len(groups)))
@@ -228,20 +229,20 @@ def _warn_of_fewer(minibatches: int, num_groups: int) -> None:
 
 
 def _count(episode: Episode, credit: Credit, bounds: BoundsOf) -> int:
-    """Tokens that are trained."""
+    """How many tokens are trained."""
     places = trained_places(episode.session, credit, bounds=bounds(episode), left_out=episode.left_out)
     return sum(map(len, places.values()))
 
 
 def credit_groups(groups: Sequence[Group], rules: BatchRules) -> list[Members]:
-    """The members of each group, in the order of ids, with what the loss makes of each of their turns."""
+    """The members of each group, ordered by id, each with the credit of its turns."""
     return _mask_flat(_advantages(groups, rules, _NOTHING, NOTHING)[0], rules)
 
 
 def _advantages(
     groups: Sequence[Group], rules: BatchRules, measured: Measured, memory: Memory, lost: RewardKl | None = None
 ) -> tuple[list[Members], Memory]:
-    """As `credit_groups`, with the advantages of groups that teach nothing; and what is known after them."""
+    """As `credit_groups`, but before groups with nothing to learn from are masked; and the algorithm's new memory."""
     penalties = _NO_PENALTIES if lost is None else lost.penalties
     returns = [_returns(group, rules, measured, penalties) for group in groups]
     advantages, known = algorithm_of(rules.algorithm).estimate(returns, memory)
@@ -265,7 +266,7 @@ def _reward_kl(groups: Sequence[Group], rules: BatchRules, measured: Measured, m
     settings = rules.algorithm.reward_kl
     if settings is None:
         return None
-    # nothing of the policy's are the likeliest answers, which others are compared with, and what it was shown
+    # greedy members are only a baseline, and demonstrations are not the policy's: neither says how far it has moved
     episodes = (each for group in groups for each in group.episodes if not each.is_greedy)
     return reward_kl(episodes, measured, estimator=settings.estimator, coef=reward_kl_coef(settings, memory))
 
@@ -290,8 +291,8 @@ def _returns(
 
 
 def _shaped(episode: Episode, rules: BatchRules, penalties: Mapping[str, Floats]) -> Episode:
-    """The episode, where the rewards of answers that a return reaches lose what the algorithm takes off for length, and
-    these penalties of tokens."""
+    """The episode with its rewards reduced by the length penalty and by these token penalties, on turns that have a
+    return."""
     overlong = rules.algorithm.overlong
     if overlong is None and not penalties:
         return episode
@@ -317,22 +318,22 @@ def episode_returns(episode: Episode, turn_discount: float) -> dict[str, float |
 
 
 def flat_group_mask(rules: BatchRules, group: Group) -> MaskReason | None:
-    """`zero_advantage` for a group of several members that have nothing to teach, or whose returns agree where nothing
-    compares them (DAPO's filter). None: there is more to it, or there is one member."""
+    """DAPO's filter: `zero_advantage` for a group of several members from which nothing can be learned, or, where the
+    algorithm does not compare members, whose returns are equal. None: keep the group."""
     algorithm, returns = algorithm_of(rules.algorithm), _returns(group, rules)
     is_flat = algorithm.is_flat(returns) or (algorithm.needs.members == 1 and returns.is_flat)
     return "zero_advantage" if len(returns.means()) > 1 and is_flat else None
 
 
 def can_teach(rules: BatchRules, group: Group) -> bool:
-    """Its members have something to teach, or the algorithm learns from groups in which they have not."""
+    """Whether something can be learned from the group: its members differ, or the algorithm does not need them to."""
     algorithm, returns = algorithm_of(rules.algorithm), _returns(group, rules)
     return algorithm.needs.flat_groups or len(returns.means()) < 2 or not algorithm.is_flat(returns)
 
 
 def make_group_filter(rules: BatchRules) -> GroupFilter | None:
-    """What rejects groups: that what they are compared with is missing, the user's function, and that there is nothing
-    to learn from them, if the algorithm asks for it. None: nothing does."""
+    """Rejects groups whose greedy baseline is missing, that the user's function refuses, or, with dynamic sampling,
+    from which nothing can be learned. None: no group is rejected."""
     filters: list[GroupFilter] = [_no_baseline] if algorithm_of(rules.algorithm).needs.greedy else []
     filters += [] if rules.accept is None else [rules.accept]
     filters += [partial(flat_group_mask, rules)] if rules.algorithm.dynamic_sampling else []
@@ -351,7 +352,7 @@ def account_discarded(discarded: Sequence[Discarded]) -> Ledger:
 
 
 def account_unused(taken: TakenGroups) -> Ledger:
-    """The ledger of what was played and never taken."""
+    """The ledger of what was played and never went into a batch."""
     episodes = [episode for group in taken.groups for episode in group.episodes]
     unused = Ledger.sum(Ledger.all_masked(episode.session.num_sampled_tokens, "unused") for episode in episodes)
     return unused + account_discarded(taken.discarded)
@@ -360,7 +361,7 @@ def account_unused(taken: TakenGroups) -> Ledger:
 def _credits(
     episode: Episode, advantages: TurnAdvantages, reason_of: Mapping[str, MaskReason] = MappingProxyType({})
 ) -> dict[str, TurnCredit]:
-    """reason_of: why turns without an advantage have none, where it is not that no return reaches them."""
+    """Credit of every turn. reason_of: why a turn has no advantage although it has a return."""
     credit = dict.fromkeys((turn.id for turn in episode.session.turns), TurnCredit(advantage=None, mask="no_credit"))
     for turn_id, value in advantages.items():
         if value is not None:
@@ -371,19 +372,19 @@ def _credits(
 
 
 def _unused(episode: Episode, returns: GroupReturns) -> dict[str, MaskReason]:
-    """Why turns with a return have no advantage, if they have none."""
+    """By turn id: the reason to name if a turn with a return is given no advantage."""
     reason: MaskReason = "zero_advantage" if returns.is_flat else "not_paired"
     return {turn_id: reason for turn_id, value in returns.returns[episode.id].items() if value is not None}
 
 
 def _is_flat(members: Members) -> bool:
-    """No token of the group has an advantage: there is nothing to learn from it."""
+    """Whether no token of the group has an advantage other than 0."""
     return not any(credit.teaches for _, turns in members for credit in turns.values())
 
 
 def _mask_unpaired(groups: Sequence[Members], rules: BatchRules, bounds: BoundsOf) -> list[Members]:
-    """The groups, of which turns on neither side are masked, and those with tokens to train on one side alone, if the
-    algorithm needs both."""
+    """For algorithms that need pairs: masks turns with advantage 0, and whole groups whose trainable tokens are all on
+    one side."""
     if not algorithm_of(rules.algorithm).needs.pairs:
         return list(groups)
     sided = [_masked(members, "not_paired", lambda credit: credit.mean == 0) for members in groups]
@@ -393,20 +394,20 @@ def _mask_unpaired(groups: Sequence[Members], rules: BatchRules, bounds: BoundsO
 
 
 def _sides(members: Members, bounds: BoundsOf) -> set[bool]:
-    """Whether there are tokens to train of positive advantage (True), and of negative one (False)."""
+    """The signs of the advantages among trainable tokens: True for positive, False for negative."""
     trained = [credit for episode, credit in members if _count(episode, credit, bounds)]
     return {each.mean > 0 for credit in trained for each in credit.values() if each.mean}
 
 
 def _mask_flat(groups: Sequence[Members], rules: BatchRules) -> list[Members]:
-    """The groups, of which those without anything to learn from are masked, unless the algorithm trains them too."""
+    """Masks groups without any advantage, unless the algorithm trains them too."""
     if algorithm_of(rules.algorithm).needs.flat_groups:
         return list(groups)
     return [_masked(members, "zero_advantage") if _is_flat(members) else members for members in groups]
 
 
 def _masked(members: Members, reason: MaskReason, is_meant: Callable[[TurnCredit], bool] = lambda _: True) -> Members:
-    """Without the turns that had an advantage, if they are meant."""
+    """The members with `reason` as the mask of every turn that had an advantage and that `is_meant` selects."""
     mask = TurnCredit(advantage=None, mask=reason)
     return [
         (episode, {id_: mask if each.mask is None and is_meant(each) else each for id_, each in turns.items()})

@@ -1,8 +1,8 @@
-"""Where a run stands, on disk: written whole or not at all, read back to go on as if nothing had happened.
+"""Checkpoints: where a run stands, written to disk whole or not at all, and read back to resume it.
 
 Knows: folders, the run's progress.  Knows not: what a trainer saves.
 Invariants: a folder named step-… was complete when it got its name; what a crash left half-written has another name and
-is swept away; a run goes on from files alone that are as they were written.
+is removed; a run resumes only from files whose checksums are right.
 
     checkpoints/step-000040/  progress.json  trainer/…
 
@@ -48,27 +48,28 @@ class RunProgress:
     step: int = 0
     """Steps trained; also the version of the weights."""
     next_ordinal: int = 0
-    """The first group that was never started."""
+    """Number of the first group that was never started."""
     unconsumed: tuple[int, ...] = ()
-    """Groups that were started and not trained on; they are played again after a resume."""
+    """Groups that were started but not trained on; they are played again after a resume."""
     train_seconds: float = 0.0
     eval_seconds: float = 0.0
     ledger: Ledger = field(default_factory=Ledger)
-    """Of all tokens sampled until then. What was sampled between a checkpoint and a crash is not in it."""
+    """Of all tokens sampled until then. Tokens sampled between a checkpoint and a crash are not in it."""
     num_episodes: int = 0
-    """In the run's record, at least: what of them is not there later was lost."""
+    """Episodes in the run store at that time. If fewer are found later, some were lost."""
     num_accounted: int = 0
-    """Of these, that are in the ledger whatever became of them; what is recorded later may be recalled."""
+    """How many of them the ledger accounts for. Later ones were cut off by a crash; their answers may be given again
+    (`Recall`)."""
     eval_before: Mapping[str, float] = field(default_factory=dict)
-    """What the evaluation before training came to; empty without one."""
+    """Results of the evaluation before training; empty without one."""
     memory: Memory = field(default_factory=dict)
-    """What the algorithm knows of the steps trained."""
+    """What the algorithm remembers of earlier steps."""
     data: Mapping[str, Fingerprint] = field(default_factory=dict)
-    """Of the rows that are played, by the name of their source; of the only one it is ''. Empty: none are played."""
+    """Fingerprints of the training rows by the name of their dataset, '' if there is only one. Empty: no rows."""
     curriculum: CurriculumState | None = None
-    """Which rows rest. None: none ever does."""
+    """Which rows are being skipped. None: there is no curriculum."""
     replay: ReplayState | None = None
-    """Which groups are kept to be trained on again. None: none ever is."""
+    """Which groups are kept to be trained on again. None: there is no replay."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +77,7 @@ class Checkpoint:
     folder: Path
     progress: RunProgress
     files: Checksums
-    """Of all other files when they were written."""
+    """Checksums of all other files, taken when they were written."""
 
     @property
     def trainer_folder(self) -> Path:
@@ -84,7 +85,7 @@ class Checkpoint:
 
     @property
     def has_trainer(self) -> bool:
-        """Not its model alone."""
+        """It holds the trainer's state, and can be resumed from. False: the model alone is left."""
         return any(name.startswith(f"{_TRAINER}/") for name in self.files)
 
 
@@ -93,14 +94,14 @@ def save_checkpoint(
 ) -> Checkpoint:
     """Write `root/step-N` in one rename, then remove all but the latest `keep`.
 
-    Raises UserError if the disk refuses; what was there before is then still there.
+    Raises UserError if it cannot be written; earlier checkpoints are then left as they were.
     """
     final = root / f"{_PREFIX}{progress.step:06d}"
     with _explained(final):
-        for draft in root.glob(f"{_DRAFT}*"):  # of a save that failed, or a crash: room for this one
+        for draft in root.glob(f"{_DRAFT}*"):  # left by a failed save or a crash; this one needs the room
             shutil.rmtree(draft)
         there = _readable(final)
-        if there is not None:  # the weights of a step are what they are; only the cursor may have moved
+        if there is not None:  # the weights of a step do not change; only the progress may have moved on
             saved = _write_progress(final, progress, there.files)
         else:
             saved = _write_whole(root / f"{_DRAFT}{final.name}", final, progress, save_trainer)
@@ -110,9 +111,9 @@ def save_checkpoint(
 
 
 def save_whole(folder: Path, save: Callable[[Path], object]) -> None:
-    """Have a folder written under another name, and give it its own when all of it is there.
+    """Have `save` write a folder under a temporary name, and rename it when it is complete.
 
-    What had the name before has it until then.
+    A folder that has the name already stays in place until then.
     """
     draft, before = (folder.with_name(f"{prefix}{folder.name}") for prefix in (_DRAFT, ".before-"))
     for left in (draft, before):
@@ -125,9 +126,9 @@ def save_whole(folder: Path, save: Callable[[Path], object]) -> None:
 
 
 def update_checkpoint(root: Path, progress: RunProgress) -> None:
-    """Write what was counted since into the checkpoint of the progress' step, if there is one.
+    """Replace the progress in the checkpoint of `progress.step`, if there is one.
 
-    Raises UserError if the disk refuses; what was there before is then still there.
+    Raises UserError if it cannot be written; the checkpoint is then left as it was.
     """
     final = root / f"{_PREFIX}{progress.step:06d}"
     there = _readable(final)
@@ -137,7 +138,8 @@ def update_checkpoint(root: Path, progress: RunProgress) -> None:
 
 
 def copy_checkpoint(found: Checkpoint, root: Path) -> None:
-    """Make it the first checkpoint below `root`, whose account begins with it. Raises UserError if the disk refuses."""
+    """Copy it to `root` as the first checkpoint of another run, whose ledger begins empty. Raises UserError if it
+    cannot be written."""
     final, draft = root / found.folder.name, root / f"{_DRAFT}{found.folder.name}"
     with _explained(final):
         shutil.rmtree(draft, ignore_errors=True)
@@ -147,7 +149,7 @@ def copy_checkpoint(found: Checkpoint, root: Path) -> None:
 
 
 def drop_trainer(found: Checkpoint) -> None:
-    """Remove what a resume would need; the model that lies beside it stays."""
+    """Remove the trainer's state, which only a resume needs; the model beside it stays."""
     if found.has_trainer:
         files = {name: each for name, each in found.files.items() if not name.startswith(f"{_TRAINER}/")}
         _write_progress(found.folder, found.progress, files)
@@ -155,7 +157,7 @@ def drop_trainer(found: Checkpoint) -> None:
 
 
 def checkpoints(root: Path) -> list[Checkpoint]:
-    """All that say what they are, by step; their other files may be damaged."""
+    """All whose `progress.json` can be read, by step; their other files are not checked."""
     return [found for folder in _folders(root) if (found := _readable(folder)) is not None]
 
 
@@ -165,9 +167,9 @@ def latest_checkpoint(root: Path) -> Checkpoint | None:
 
 
 def whole_checkpoint(root: Path) -> Checkpoint | None:
-    """The newest whose files all are as they were written. None: there never was a checkpoint.
+    """The newest checkpoint whose checksums are all right. None: there never was a checkpoint.
 
-    A warning says what is wrong with newer ones. Raises UserError if there are some and none is whole.
+    A warning says what is wrong with newer ones. Raises UserError if there are checkpoints and all are damaged.
     """
     damaged: list[str] = []
     for folder in reversed(_folders(root)):
@@ -195,7 +197,7 @@ def whole_checkpoint(root: Path) -> Checkpoint | None:
 
 
 def set_aside_later(root: Path, step: int) -> None:
-    """Those of later steps get another name: a run that goes on from `step` writes its own."""
+    """Rename checkpoints of later steps: a run that resumes from `step` will write its own."""
     for folder in _folders(root):
         if folder.name > f"{_PREFIX}{step:06d}":
             set_aside(folder)
@@ -203,7 +205,7 @@ def set_aside_later(root: Path, step: int) -> None:
 
 @contextmanager
 def _explained(final: Path) -> Iterator[None]:
-    """A disk that refuses is an error that says what to do."""
+    """Turns an OSError into a UserError that says what to do."""
     try:
         yield
     except OSError as error:
@@ -214,7 +216,7 @@ def _explained(final: Path) -> Iterator[None]:
 
 
 class _UnreadableError(ValueError):
-    """`progress.json` is not what was written; the message says what it is instead."""
+    """`progress.json` cannot be read; the message says why."""
 
 
 def _readable(folder: Path) -> Checkpoint | None:
@@ -245,12 +247,12 @@ def _read(folder: Path) -> Checkpoint:
 
 
 def _write_whole(draft: Path, final: Path, progress: RunProgress, save_trainer: Callable[[Path], object]) -> Checkpoint:
-    if final.exists():  # and does not say what it is
+    if final.exists():  # a damaged one: its progress could not be read
         set_aside(final)
     (draft / _TRAINER).mkdir(parents=True)
     save_trainer(draft / _TRAINER)
     written = _write_progress(draft, progress, checksums(draft))
-    for path in sorted(draft.rglob("*")):  # a rename is only as durable as what it renames
+    for path in sorted(draft.rglob("*")):  # a rename makes nothing durable that is not on disk yet
         sync(path)
     draft.replace(final)
     sync(final.parent)

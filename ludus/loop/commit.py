@@ -15,14 +15,14 @@ _TIMEOUT_S = 10.0  # of a command that takes milliseconds
 
 @lru_cache
 def own_commit() -> str | None:
-    """The commit of the checkout that this process runs, as it was when first asked for: later changes do not run."""
+    """The commit of the checkout that this process runs. Asked once: later changes are not in this process."""
     return source_commit(_FOLDER)
 
 
 def source_commit(folder: Path) -> str | None:
-    """The commit of the checkout that `folder` lies in, with `+` behind it if tracked files are changed.
+    """The commit of the checkout that `folder` lies in, followed by `+` if tracked files were changed.
 
-    None: it was installed otherwise, or there is no git here.
+    None: the package does not run from a checkout, or there is no git here.
     """
     commit = _git(folder, "rev-parse", "HEAD")
     if commit is None or _git(folder, "ls-files", "--error-unmatch", ".") is None:  # a checkout of something else

@@ -1,7 +1,7 @@
-"""Experts' conversations as members of the groups of their rows: nobody here sampled their tokens.
+"""Demonstrations: an expert's conversations from a column of the rows, added to the group of their row.
 
 Knows: rows, chat text, the records of episodes.  Knows not: who plays the other members, advantages, losses.
-Invariant: a reply is trained as supervised training trains it (see `sft`).
+Invariant: a reply is trained as in supervised training (`sft.py`).
 """
 
 from __future__ import annotations
@@ -31,14 +31,14 @@ class Demonstrations:
     text: ChatText
     column: str
     reward: float
-    """Of those that do not say what theirs is."""
+    """Of conversations that do not bring their own."""
     temperature: float
-    """At which they are trained, as what is sampled."""
+    """Of the distribution that they are trained under: that of the sampled members."""
 
     def __call__(self, task: GroupTask) -> tuple[Episode, ...]:
-        """Those of the group's row; none where the column is missing or empty.
+        """The demonstrations of the group's row; none where the column is missing or empty.
 
-        Raises UserError, naming the row, for what is no conversation.
+        Raises UserError, naming the row, if one is not a conversation.
         """
         row = task.source.rows[task.row_idx]
         at = f"{task.task_id}, train_dataset.demonstrations={self.column!r}"
@@ -55,7 +55,7 @@ class Demonstrations:
             sequence = reply_sequence(request.messages[: index + 1], request.tools, self.text, at=f"{at}, {index}")
             start = sequence.target_idx[0]
             tokens = sequence.token_ids[start:]
-            nothing = (0.0,) * len(tokens), (0,) * len(tokens)  # by nobody's weights, so with no logprob of theirs
+            nothing = (0.0,) * len(tokens), (0,) * len(tokens)  # logprobs and versions: no weights of ours sampled it
             turn = graph.add_turn(
                 turn_id=f"{own_id}-t{next(numbers)}",
                 prompt_ids=sequence.token_ids[:start],
@@ -80,7 +80,7 @@ class Demonstrations:
 
 
 def _conversations(value: object, at: str) -> Iterator[Mapping[str, Any]]:
-    """Each as a mapping with `messages`."""
+    """Every conversation in the value, as a mapping with `messages`."""
     if isinstance(value, Mapping) and "messages" in value:
         yield value
     elif isinstance(value, Sequence) and value and all(isinstance(each, Mapping) and "role" in each for each in value):

@@ -1,4 +1,4 @@
-"""Held-out rows played with the weights as they are, and what came of it.
+"""Evaluation: plays the held-out rows with the current weights and computes their mean results.
 
 Knows: rows, episodes, means.  Knows not: training, agents, engines.
 Invariant: the same rows get the same seeds whenever they are played, so two evaluations differ by the weights alone.
@@ -33,8 +33,10 @@ class EvalPlan:
 
 @dataclass(frozen=True, slots=True)
 class Evaluation:
-    """The episodes of one evaluation, in the order of rows and samples, and their means. What was lost with the process
-    that played it was played again with the same seed, and is in the ledger alone."""
+    """The episodes of one evaluation, ordered by row and sample, and their means.
+
+    An episode that was lost with its process was played again with the same seed; the lost one is only in the ledger.
+    """
 
     episodes: tuple[Episode, ...]
     metrics: dict[str, float]
@@ -44,10 +46,10 @@ class Evaluation:
 async def evaluate(
     play: PlayEpisode, plan: EvalPlan, *, step: int, on_episode: Callable[[Episode], object] = lambda _: None
 ) -> Evaluation:
-    """Every row played `n_samples` times.
+    """Play every row `n_samples` times.
 
-    on_episode: called with every episode as it ends, also those that are lost or end because this is cancelled.
-    Raises UserError if not one episode came to an end, and the first error of `play`, if one is raised.
+    on_episode: called with every episode as it ends, lost and cancelled ones included.
+    Raises UserError if every episode failed, and the first error that `play` raises.
     """
     played: list[Episode] = []
 
@@ -80,12 +82,12 @@ async def evaluate(
 
 
 def account_evaluated(episodes: Sequence[Episode]) -> Ledger:
-    """The ledger of what was played to be measured."""
+    """The ledger of the tokens that evaluations sampled."""
     return Ledger.all_masked(sum(episode.session.num_sampled_tokens for episode in episodes), "evaluation")
 
 
 def eval_metrics(episodes: Sequence[Episode]) -> dict[str, float]:
-    """Means over episodes. Success is absent if no agent reports it; else an episode that failed counts as none."""
+    """Means over episodes. There is `eval/success` if any episode reports it; those that do not count as 0."""
     rewards = [episode.reward for episode in episodes if episode.reward is not None]
     metrics = {"eval/episodes": float(len(episodes))}
     if rewards:

@@ -1,8 +1,8 @@
-"""What rows a run was begun with, so that one that goes on with others notices.
+"""A fingerprint of the training rows, so that a resumed run notices that they have changed.
 
 Knows: rows, digests.  Knows not: files, checkpoints.
-Invariant: equal rows have equal fingerprints in every process; values that are neither JSON nor arrays count by their
-type alone.
+Invariant: equal rows have equal fingerprints in every process; of values that are neither JSON nor arrays only the type
+counts.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import Any, Self
 
 from ludus.rollout.mixture import Row
 
-_PARTS = 64  # digests of so many parts of the rows tell where they differ, in four kilobytes
+_PARTS = 64  # one digest for each part: enough to say where rows differ, in four kilobytes
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,7 +27,7 @@ class Fingerprint:
     columns: tuple[str, ...]
     """Of the first row."""
     digests: tuple[str, ...]
-    """Of equal parts of the rows, in their order."""
+    """One for each of `_PARTS` equal parts of the rows, in order."""
 
     @classmethod
     def of(cls, rows: Sequence[Row]) -> Self:
@@ -42,7 +42,7 @@ class Fingerprint:
         return cls(values["num_rows"], tuple(values["columns"]), tuple(values["digests"]))
 
     def difference(self, now: Fingerprint) -> str | None:
-        """What is different about the rows now, for a person. None: nothing is."""
+        """How the rows of `now` differ from these, in words. None: they are equal."""
         if self == now:
             return None
         if self.num_rows != now.num_rows:
@@ -65,5 +65,5 @@ def _digest(rows: Sequence[Row]) -> str:
 
 
 def _shown(value: Any) -> Any:
-    """Arrays by their numbers, anything else by what it is: no address in memory may tell two runs apart."""
+    """Arrays as their numbers, anything else as its type's name: a repr may hold an address, which differs by run."""
     return value.tolist() if hasattr(value, "tolist") else type(value).__qualname__

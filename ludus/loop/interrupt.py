@@ -1,9 +1,9 @@
-"""Ctrl-C, a supervisor's request to end, a terminal that closes: the first asks the run to save and leave, the second
-leaves at once.
+"""Signals that ask a run to end (Ctrl-C, SIGTERM, a closed terminal): the first makes it save and leave, the second
+makes it leave at once.
 
 Knows: signals.  Knows not: what a run does to leave.
-Invariants: outside the `with` block the process handles signals as it did before; what started the process deaf to the
-end of its terminal (nohup) finds it so.
+Invariants: outside the `with` block the process handles signals as it did before; a process started with nohup goes on
+ignoring SIGHUP.
 """
 
 from __future__ import annotations
@@ -24,16 +24,16 @@ END_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 _AGAIN_S = 5.0
-"""Longer than an interpreter with torch in it takes to leave."""
+"""Before the second interrupt is raised once more: longer than an interpreter with torch loaded takes to exit."""
 
 
 def is_heard(number: signal.Signals) -> bool:
-    """Whether the process acts on it: `nohup` has the end of a terminal ignored."""
+    """Whether the process acts on the signal. False for SIGHUP under `nohup`."""
     return number != signal.SIGHUP or signal.getsignal(number) is not signal.SIG_IGN
 
 
 class Interrupts:
-    """Turns signals into a request that can be awaited. Only the main thread catches them; elsewhere it is inert."""
+    """Turns signals into a request that can be awaited. Does nothing on other threads than the main one."""
 
     def __init__(self) -> None:
         self._requested = False
@@ -43,7 +43,7 @@ class Interrupts:
         self._terminals: list[int] = []
         self._again = threading.Timer(_AGAIN_S, _thread.interrupt_main)
         self.signal: signal.Signals | None = None
-        """That asked to leave. None: none did."""
+        """The signal that asked the run to leave. None: no signal did."""
 
     def __enter__(self) -> Interrupts:
         if threading.current_thread() is threading.main_thread():
@@ -83,8 +83,8 @@ class Interrupts:
             name = "interrupted" if number == signal.SIGINT else self.signal.name
             logger.warning("%s: saving a checkpoint, then leaving; interrupt again to leave at once", name)
             self.request()
-        elif number != signal.SIGHUP:  # a terminal that closes may say so twice, and systemd after SIGTERM
-            # A library that is being loaded, or a callback from C, may swallow the exception: it comes again.
+        elif number != signal.SIGHUP:  # a closing terminal may send it twice, and systemd sends it after SIGTERM
+            # An import in progress, or a callback from C, may swallow the exception, so it is raised again later.
             self._again.cancel()
             self._again = threading.Timer(_AGAIN_S, _thread.interrupt_main, (number,))
             self._again.daemon = True
@@ -92,7 +92,7 @@ class Interrupts:
             raise KeyboardInterrupt
 
     def _forget_terminals(self) -> None:
-        """What is said to a terminal that has closed is an error, which must not keep the run from saving."""
+        """Send output to /dev/null: writing to a closed terminal fails, which must not keep the run from saving."""
         nowhere = os.open(os.devnull, os.O_RDWR)
         for descriptor in self._terminals:
             os.dup2(nowhere, descriptor)

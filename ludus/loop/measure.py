@@ -51,7 +51,7 @@ class TrainingClock:
 
     @contextmanager
     def evaluating(self) -> Iterator[None]:
-        """The block's seconds are no training."""
+        """Count the block's seconds as evaluation, not as training."""
         started_at = perf_counter()
         try:
             yield
@@ -60,11 +60,11 @@ class TrainingClock:
             self.eval_seconds += self.last_eval_s
 
     def rebase(self, counters: EngineStats) -> None:
-        """What the engine did until now belongs to no step."""
+        """Leave out of the next step's figures what the engine has done until now."""
         self._counters = counters
 
     def end_step(self, counters: EngineStats, *, num_row_tokens: int) -> dict[str, float]:
-        """Times and speeds since the step before ended; a new step begins."""
+        """Times and speeds since the last step ended. Begins a new step."""
         now_s = self.train_seconds
         self.last_step_s = now_s - self._step_began_s
         times = {f"time/{part}_s": seconds for part, seconds in self._parts_s.items()}
@@ -115,11 +115,10 @@ def rollout_metrics(taken: TakenGroups) -> dict[str, float]:
 
 
 def replay_metrics(taken: TakenGroups, trained: Metrics, *, version: int) -> dict[str, float]:
-    """How many groups of the batch were replayed, how many versions older their tokens are than the weights that they
-    train, and what they are worth: the mean of their importance weights w, and as the share of their tokens that as
-    many fresh ones would be (mean w)^2 / mean w^2, the effective sample size. Nothing where nothing is replayed.
+    """Number of replayed groups, the age of their tokens in versions, the mean of their importance weights w, and
+    their effective sample size as a share of their tokens, (mean w)^2 / mean w^2. Empty if nothing was replayed.
 
-    trained: what the trainer saw.  Source: Kish, "Survey Sampling" (1965), sec. 8.2.
+    trained: the trainer's metrics.  Source: Kish, "Survey Sampling" (1965), sec. 8.2.
     """
     if not taken.replayed:
         return {}
@@ -134,16 +133,16 @@ def replay_metrics(taken: TakenGroups, trained: Metrics, *, version: int) -> dic
 
 
 def demonstration_metrics(trained: Metrics) -> dict[str, float]:
-    """How likely the policy is to say what experts gave, the mean over their tokens. Nothing where there are none.
+    """The policy's mean probability of the demonstrations' tokens. Empty if there are no demonstrations.
 
-    trained: what the trainer saw.
+    trained: the trainer's metrics.
     """
     share = trained.get("train/demonstration_share")
     return {"demonstrations/probability": trained["train/demonstration_probability"] / share} if share else {}
 
 
 def _source_metrics(groups: Sequence[Group]) -> dict[str, float]:
-    """Of each source by name: its share of the groups, and means over its episodes. None of the only source."""
+    """For each dataset by name: its share of the groups, and means over its episodes. Empty if there is only one."""
     metrics: dict[str, float] = {}
     for name in sorted({group.source for group in groups if group.source}):
         own = [group for group in groups if group.source == name]
@@ -187,8 +186,8 @@ def batch_metrics(built: BuiltBatch) -> dict[str, float]:
 
 
 def _reward_kl_metrics(lost: RewardKl | None) -> dict[str, float]:
-    """What the divergence from the first weights took off the reward of an episode, and why: nats of a token, and what
-    each of them cost."""
+    """The KL penalty subtracted from an episode's reward (mean), the KL estimate of a token in nats, and the
+    coefficient."""
     if lost is None:
         return {}
     whole = math.fsum(each for tokens in lost.penalties.values() for each in tokens)
@@ -200,14 +199,14 @@ def _reward_kl_metrics(lost: RewardKl | None) -> dict[str, float]:
 
 
 def teacher_metrics(measured: Measured) -> dict[str, float]:
-    """How far the policy is from its teacher: the mean over tokens of log policy - log teacher, an estimate of
-    KL(policy || teacher) of a token in nats; nothing without a teacher."""
+    """How far the policy is from its teacher: the mean over tokens of log policy - log teacher, which estimates
+    KL(policy || teacher) of a token in nats. Empty without a teacher."""
     gaps = [gap for numbers in measured.values() for gap in numbers.teacher_gaps or ()]
     return {"teacher/kl": -fmean(gaps)} if gaps else {}
 
 
 def _value_metrics(batch: Batch) -> dict[str, float]:
-    """How much of the value targets the critic knew before the batch; nothing where there is no critic."""
+    """How much of the variance of the value targets the critic explained before this batch. Empty without a critic."""
     values = [value for row in batch.rows for value in row.values or ()]
     targets = [target for row in batch.rows for target in row.value_targets or ()]
     if not values:
@@ -222,7 +221,7 @@ def _value_metrics(batch: Batch) -> dict[str, float]:
 def speed_metrics(
     before: EngineStats, after: EngineStats, *, rollout_s: float, train_s: float, num_row_tokens: int
 ) -> dict[str, float]:
-    """Tokens a second of both sides, and the engine's counters since the step before."""
+    """Tokens a second of engine and trainer, and the engine's counters since the last step."""
     sampled = after.num_sampled_tokens - before.num_sampled_tokens
     busy_s = after.busy_s - before.busy_s
     metrics = {

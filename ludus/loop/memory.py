@@ -1,4 +1,4 @@
-"""How much memory this process holds, of the machine and of its card, and the most it ever held."""
+"""How much memory this process holds, on the machine and on its GPU, and the most it ever held."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _MIB = 2**20
 
 
 def rss_mb() -> float:
-    """Resident memory now, in MiB; the peak where the system does not tell."""
+    """Resident memory now, in MiB; its peak where the system does not tell the current value."""
     try:
         pages = int(Path("/proc/self/statm").read_text().split()[1])
     except OSError:
@@ -21,9 +21,9 @@ def rss_mb() -> float:
 
 
 def card_mb(torch: Any = None) -> tuple[float, float] | None:
-    """What this process holds of its current card, and the most it ever held, in MiB. None: it computes on none.
+    """Memory of the current GPU that this process holds, and the most it ever held, in MiB. None: it uses no GPU.
 
-    torch: None: the one that is imported, if any is; who computes on a card has imported it.
+    torch: None: the imported one, if any; a process that computes on a GPU has imported it.
     """
     torch = torch or sys.modules.get("torch")
     if torch is None or not torch.cuda.is_initialized():

@@ -1,4 +1,4 @@
-"""What the loop reports to its observer, and the record that a run ends in."""
+"""Observers, to which the loop reports, and the summary that a run ends with."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from ludus.runs.metrics import Metrics
 
 @dataclass(frozen=True, slots=True)
 class RunSummary:
-    """A run in one record, also in its `summary.json`."""
+    """The result of a run; also written as its `summary.json`."""
 
     run: str
     """The run's folder."""
@@ -27,7 +27,7 @@ class RunSummary:
     """Wall time of training since the run's first start, evaluations left out."""
     eval_seconds: float
     ledger: Ledger
-    """Of all tokens sampled since the run's first start, but for what a crash lost after the last checkpoint."""
+    """Of all tokens sampled since the run's first start, except those that a crash lost after the last checkpoint."""
     reward: float | None = None
     """Mean over the last step's episodes. None: no step was trained."""
     success_before: float | None = None
@@ -41,9 +41,9 @@ class RunSummary:
     model_files: Checksums = field(default_factory=dict)
     """Of the files in that folder."""
     signal: int | None = None
-    """That interrupted the run. None: none did."""
+    """The signal that interrupted the run. None: no signal did."""
     commit: str | None = None
-    """Of Ludus, with `+` behind it if its files were changed. None: it was not run from a checkout."""
+    """Ludus's commit, followed by `+` if its files were changed. None: it was not run from a checkout."""
     metrics: Mapping[str, float] = field(default_factory=dict)
     """The last step's."""
     failures: Sequence[Failure] = ()
@@ -81,24 +81,24 @@ def _span(form: str, before: float | None, after: float | None) -> str | None:
 
 
 class Observer:
-    """Watches a run and does nothing: override what is to be seen. Called on the loop's thread; what it raises stops
-    the run."""
+    """Base of observers; each method does nothing until it is overridden. Called on the loop's thread; an exception
+    stops the run."""
 
     def on_phase(self, doing: str) -> None:
-        """What takes time from now on, such as `loading smollm2-135m`; the first comes before anything is loaded."""
+        """Something long begins, such as `loading smollm2-135m`. First called before anything is loaded."""
 
     def on_start(self, total_steps: int | None, total_seconds: float | None) -> None:
-        """None: the run does not end by that measure."""
+        """Training begins. total_steps, total_seconds: where it ends. None: there is no such limit."""
 
     def on_step(self, step: int, metrics: Metrics) -> None:
-        """A step was trained, and its weights sample."""
+        """A step was trained, and its weights are the ones that sample now."""
 
     def on_eval(self, step: int, metrics: Metrics) -> None:
         """Held-out rows were played with the weights that `step` left behind."""
 
     def on_failures(self, failures: Sequence[Failure]) -> None:
-        """Episodes of the run that ended badly until now, by what went wrong, the most frequent first; after steps and
-        evaluations, where there are any."""
+        """Called after each step and evaluation if episodes of the run have ended badly so far: all of them, grouped by
+        what went wrong, the most frequent first."""
 
     def on_end(self, summary: RunSummary) -> None:
         """The run is over, and saved."""
@@ -109,7 +109,7 @@ OnStep = Callable[[int, Metrics], object]
 
 
 class Observers(Observer):
-    """Several, told one after the other."""
+    """Several observers as one; each is told in turn."""
 
     def __init__(self, *each: Observer | OnStep) -> None:
         self._each = [one if isinstance(one, Observer) else _Stepwise(one) for one in each]

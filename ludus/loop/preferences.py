@@ -1,7 +1,7 @@
-"""Preferences from files: rows of chosen and rejected answers become the pairs of a preference loss.
+"""Preference training from files: rows of chosen and rejected answers become the pairs of a preference loss.
 
-Knows: rows in TRL's forms, chat text.  Knows not: engines, episodes, what a loss makes of a pair.
-Invariant: an answer is trained as supervised training trains a reply (see `sft`); what is no answer is no target.
+Knows: rows in TRL's forms, chat text.  Knows not: engines, episodes, how a loss uses a pair.
+Invariant: an answer is trained as a reply in supervised training is (`sft.py`); no token of a prompt is trained.
 """
 
 from __future__ import annotations
@@ -23,18 +23,18 @@ from ludus.text.chat import ChatText
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What follows a prompt, and whether it is preferred."""
+    """An answer to a prompt, and whether it is preferred."""
 
     sequences: tuple[TrainSequence, ...]
-    """One for each message of the assistant's in it; the last holds all tokens."""
+    """One for each assistant message in it; the last holds all tokens."""
     side: float
-    """1 for what is chosen or desirable, -1 for what is rejected or undesirable, 0 for what only measures."""
+    """1: chosen, or desirable. -1: rejected, or undesirable. 0: only used to measure KTO's reference point."""
     margin: float = 0.0
-    """By how much it should be worth more than the other, to a reward model."""
+    """For a reward model: by how much its reward should exceed that of the rejected answer."""
 
     @property
     def token_ids(self) -> tuple[int, ...]:
-        """Of prompt and answer, up to the end of the assistant's last turn."""
+        """Prompt and answer, up to the end of the assistant's last turn."""
         return self.sequences[-1].token_ids
 
     @property
@@ -51,11 +51,11 @@ def preference_batches(
     row_tokens: int,
     seed: int,
 ) -> Iterator[Batch]:
-    """The batch of every step, one after the other.
+    """The batches of all steps, in order.
 
     rows: each with `chosen` and `rejected`, or for KTO with `completion` and `label`; see `read_answers`.
-    algorithm: whose loss learns from preferences.  row_tokens: of one micro-batch.  seed: of the order of the rows.
-    Raises UserError for a row that cannot be read, with its number, and ConfigError for another algorithm.
+    algorithm: one whose loss learns from preferences.  row_tokens: of one micro-batch.  seed: of the order of the rows.
+    Raises UserError, with the row's number, for a row that cannot be read; ConfigError for any other algorithm.
     """
     _check(algorithm)
     is_paired = algorithm_of(algorithm).needs.pairs
@@ -68,15 +68,15 @@ class RewardSettings(SftSettings):
     """How pairs become steps of a reward model."""
 
     center_rewards_coefficient: float | None = pydantic.Field(default=None, gt=0)
-    """Weight of the square of a pair's sum, which keeps rewards around 0. None: there is no such term."""
+    """Weight of the squared sum of a pair's rewards, a term that keeps rewards around 0. None: no such term."""
 
 
 def reward_batches(
     text: ChatText, rows: Sequence[Mapping[str, Any]], settings: RewardSettings, *, seed: int
 ) -> Iterator[list[TokenPair]]:
-    """The pairs of every step, one after the other.
+    """The pairs of all steps, in order.
 
-    rows: each with `chosen` and `rejected` (see `read_answers`), and with a `margin` if there is one.
+    rows: each with `chosen` and `rejected` (see `read_answers`), and optionally a `margin`.
     """
     pairs = [
         TokenPair(chosen.token_ids, rejected.token_ids, chosen.margin)
@@ -88,7 +88,8 @@ def reward_batches(
 def read_rows(
     text: ChatText, rows: Sequence[Mapping[str, Any]], settings: SftSettings, *, is_paired: bool = True
 ) -> list[tuple[Answer, ...]]:
-    """The answers of each row that lie within `max_tokens`. Raises UserError if there are none."""
+    """The answers of each row; rows with an answer longer than `max_tokens` are left out. Raises UserError if none is
+    left."""
     limit = settings.max_tokens
     read = [read_answers(row, text, at=f"row {n}", is_paired=is_paired) for n, row in enumerate(rows)]
     kept = [each for each in read if limit is None or all(len(answer.token_ids) <= limit for answer in each)]
@@ -100,10 +101,10 @@ def read_rows(
 def read_answers(
     row: Mapping[str, Any], text: ChatText, *, at: str = "row", is_paired: bool = True
 ) -> tuple[Answer, ...]:
-    """The two answers of a row, the chosen one first; of a row with a `label` its one, if they need not be pairs.
+    """The two answers of a row, the chosen one first; of a row with a `label`, where pairs are not needed, its one.
 
-    Answers are messages, after a `prompt` of messages, or without one whole conversations that begin alike; or text
-    after a `prompt` of text. `tools` are those of a conversation.
+    Answers are messages that follow a `prompt` of messages; without a prompt, whole conversations that begin alike; or
+    text that follows a `prompt` of text. `tools` are those of the conversation.
     """
     if "label" in row and not is_paired:
         return (_answer(row, "completion", text, 1.0 if row["label"] else -1.0, at),)
@@ -133,7 +134,7 @@ def _common(row: Mapping[str, Any], name: str) -> Sequence[Any]:
 
 
 def _plain(prompt: str, answer: str, text: ChatText) -> TrainSequence:
-    """Text after text, up to the end of the text."""
+    """The sequence of a text prompt and a text answer, which ends with the end-of-text token."""
     prompt_ids = text.tokenizer.encode(prompt)
     answer_ids = text.tokenizer.encode(answer, after=prompt_ids[-1] if prompt_ids else None)
     end = text.tokenizer.encode(text.tokenizer.special_tokens.get("eos_token", ""))
@@ -142,7 +143,7 @@ def _plain(prompt: str, answer: str, text: ChatText) -> TrainSequence:
 
 
 def _mismatched(answers: Sequence[Answer]) -> tuple[Answer, ...]:
-    """Each prompt with the answer to the one before it: what KTO's reference point is measured on."""
+    """Each prompt with the answer to the prompt before it: KTO measures its reference point on these."""
     made = []
     for here, before in zip(answers, [*answers[-1:], *answers[:-1]], strict=True) if len(answers) > 1 else ():
         prompt_ids = here.sequences[0].token_ids[: here.sequences[0].target_idx[0]]
@@ -153,7 +154,7 @@ def _mismatched(answers: Sequence[Answer]) -> tuple[Answer, ...]:
 
 
 def _sequences(groups: Sequence[tuple[Answer, ...]], algorithm: AlgorithmSettings) -> list[TrainSequence]:
-    """Numbered by turn, answer and row, and weighed so that what only measures weighs nothing."""
+    """The sequences of all answers, numbered by turn, answer and row; those that only measure have weight 0."""
     numbered = [(group, answer) for group, answers in enumerate(groups) for answer in answers]
     weights = algorithm_of(algorithm).weights([each.num_targets if each.side else 0 for _, each in numbered])
     made: list[TrainSequence] = []

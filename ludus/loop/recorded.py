@@ -1,7 +1,7 @@
-"""What each step of a run was given, in its record; and groups that come from there instead of being played.
+"""The groups that each step of a run was given: how they are recorded, and how a replay reads them back.
 
-Knows: groups, the run store.  Knows not: who played them, what a step makes of them.
-Invariant: what `RecordedGroups` hands out for a step is equal to what the step was given when it was recorded.
+Knows: groups, the run store.  Knows not: who played them, what a step does with them.
+Invariant: `RecordedGroups` gives a step groups equal to those it was given when it was recorded.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from ludus.types import Group
 
 
 def batch_record(taken: TakenGroups) -> dict[str, Any]:
-    """In JSON's words: episodes by their ids, those of experts, which are in no run store, as they are."""
+    """The groups as JSON: episodes by their ids, demonstrations in full, as they are in no run store."""
     return {
         "groups": [_group_record(group) for group in taken.groups],
         "replayed": [_group_record(group) for group in taken.replayed],
@@ -28,10 +28,11 @@ def batch_record(taken: TakenGroups) -> dict[str, Any]:
 
 
 class RecordedGroups:
-    """The batches of a run, one step after the other: a `GroupSource`."""
+    """A `GroupSource` that gives the recorded groups of a run, step by step. Most of its methods have nothing to do:
+    nothing is played."""
 
     def __init__(self, store: RunStore, *, version: int) -> None:
-        """store: of the run that played them.  version: of the weights that the first batch is for."""
+        """store: of the recorded run.  version: of the weights that the first batch trains."""
         self._store = store
         self._version = version
 
@@ -41,18 +42,16 @@ class RecordedGroups:
     async def __aenter__(self) -> RecordedGroups:
         return self
 
-    async def __aexit__(self, *error: object) -> None:
-        """Nothing is open."""
+    async def __aexit__(self, *error: object) -> None: ...
 
     @property
     def cursor(self) -> Cursor:
-        """Nothing was begun here."""
         return Cursor()
 
     async def take(self, num_groups: int) -> TakenGroups:
-        """What the step after this version was given, however many groups that were.
+        """All groups that the next step was given when it was recorded, whatever `num_groups` is.
 
-        Raises UserError if that is not in the record any more.
+        Raises UserError if they are not in the record.
         """
         step = self._version + 1
         record = self._store.batch(step)
@@ -69,23 +68,19 @@ class RecordedGroups:
         )
 
     def reserve(self, num_groups: int) -> None:
-        """What was replayed is in the record, in its place."""
+        """Groups from the replay buffer are in the record too."""
 
-    def give_back(self, taken: TakenGroups) -> None:
-        """It is in the record still."""
+    def give_back(self, taken: TakenGroups) -> None: ...
 
     def drain_nowait(self) -> TakenGroups:
-        """Nothing waits."""
         return TakenGroups((), ())
 
     def advance(self, version: int) -> None:
         self._version = version
 
-    def pause_admission(self) -> None:
-        """Nothing starts."""
+    def pause_admission(self) -> None: ...
 
-    def resume_admission(self) -> None:
-        """Likewise."""
+    def resume_admission(self) -> None: ...
 
     def _group(self, record: Mapping[str, Any]) -> Group:
         return Group(

@@ -16,7 +16,7 @@ _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 
 
 class SourceSettings(Settings):
-    """One dataset of several, and who plays its rows."""
+    """One dataset of several, and the agent that plays its rows."""
 
     path: str | None = None
     """A .parquet, .jsonl, .json or .csv file, or 'pkg.mod:function' that returns rows. None: they are passed in
@@ -24,7 +24,7 @@ class SourceSettings(Settings):
     workflow: str | None = None
     """The agent that plays these rows. None: the run's."""
     workflow_kwargs: dict[str, Any] = pydantic.Field(default_factory=dict)
-    """Of this agent; with these alone, it is another of the run's."""
+    """Arguments of this dataset's agent. Without `workflow`, the run's agent is made once more with these."""
 
     @property
     def has_own_agent(self) -> bool:
@@ -35,9 +35,9 @@ class TrainSourceSettings(SourceSettings):
     """One of several datasets that are trained on."""
 
     weight: float | None = pydantic.Field(default=None, gt=0, allow_inf_nan=False)
-    """Its share of the groups, in relation to those of the others. None, for all of them: its number of rows."""
+    """Its share of the groups relative to the other datasets'. None (then for all of them): its number of rows."""
     loss_weight: float = pydantic.Field(default=1.0, ge=0, allow_inf_nan=False)
-    """What its tokens weigh in the loss."""
+    """Factor on the loss of its tokens."""
 
 
 class TrainDatasetSettings(Settings):
@@ -47,13 +47,13 @@ class TrainDatasetSettings(Settings):
     """A .parquet, .jsonl, .json or .csv file, or 'pkg.mod:function' that returns rows. None: they are passed in
     Python."""
     mix: dict[str, TrainSourceSettings] = pydantic.Field(default_factory=dict)
-    """In place of `path`: several datasets by name."""
+    """Several datasets by name, in place of `path`."""
     batch_size: int = pydantic.Field(default=8, ge=1)
-    """Groups of one step."""
+    """Groups in a step."""
     shuffle: bool = True
     curriculum: CurriculumSettings = CurriculumSettings()
     demonstrations: str | None = None
-    """Column with conversations of experts, which join the group of their row. None: there are none."""
+    """Column of demonstrations: an expert's conversations, which join the group of their row. None: there are none."""
 
     @pydantic.model_validator(mode="after")
     def _check(self) -> Self:
@@ -72,9 +72,9 @@ class ValidDatasetSettings(Settings):
     """A .parquet, .jsonl, .json or .csv file, or 'pkg.mod:function' that returns rows. None: they are passed in
     Python."""
     mix: dict[str, SourceSettings] = pydantic.Field(default_factory=dict)
-    """In place of `path`: several datasets by name."""
+    """Several datasets by name, in place of `path`."""
     max_rows: int | None = pydantic.Field(default=None, ge=1)
-    """Only the first rows, of each dataset. None: all."""
+    """Play only so many of the first rows of each dataset. None: all."""
 
     @pydantic.model_validator(mode="after")
     def _check(self) -> Self:
@@ -104,11 +104,11 @@ class EvalSettings(Settings):
 
 
 class CheckpointSettings(Settings):
-    """When the run is saved so that it can be resumed; it always is when it ends."""
+    """When checkpoints are saved. One is always saved when the run ends."""
 
     every_steps: int | None = pydantic.Field(default=None, ge=1)
-    """None: by time alone, and when the run ends."""
+    """None: steps are not counted."""
     every_seconds: float | None = pydantic.Field(default=600.0, gt=0)
-    """After a step, once so long ago. None: by steps alone."""
+    """Save after a step if the last checkpoint is so old. None: time does not count."""
     keep: int = pydantic.Field(default=2, ge=1)
-    """The latest checkpoints that stay on disk."""
+    """How many of the latest checkpoints stay on disk."""

@@ -1,8 +1,8 @@
-"""Supervised training: conversations become targets, targets become steps of the same trainer.
+"""Supervised training: the assistant's messages of conversations are trained with the same trainer.
 
 Knows: rows of messages, chat text, the trainer's contract.  Knows not: engines, rewards, episodes.
 Invariant: a reply is trained exactly as the model would have to sample it: after the prompt that the template
-renders for a request, up to and with the token that ends the turn.
+renders for a request, up to and including the token that ends the turn.
 """
 
 from __future__ import annotations
@@ -34,12 +34,12 @@ class SftSettings(Settings):
     """How conversations become steps."""
 
     batch_size: int = pydantic.Field(default=8, ge=1)
-    """Conversations of one step."""
+    """Conversations in a step."""
     epochs: int = pydantic.Field(default=1, ge=1)
     max_tokens: int | None = pydantic.Field(default=None, ge=2)
-    """Replies that end later than this are left out. None: all are trained."""
+    """Replies that end beyond this many tokens of their conversation are left out. None: all are trained."""
     shuffle: bool = True
-    """Another order of the conversations in every epoch."""
+    """Shuffle the conversations anew in every epoch."""
 
 
 class SupervisedLearner(Protocol):
@@ -53,7 +53,7 @@ class SupervisedLearner(Protocol):
 def train_conversations(
     learner: SupervisedLearner, batch: Batch, lease: ComputeLease, algorithm: AlgorithmSettings = SUPERVISED
 ) -> Metrics:
-    """Move the weights along one batch; those that sample are then these."""
+    """Train one batch, and write the new weights where the engine samples with them."""
     metrics = learner.train_batch(batch, algorithm)
     with lease.hold("trainer"):
         learner.publish().copy_into_shared()
@@ -63,12 +63,12 @@ def train_conversations(
 def supervised_batches(
     text: ChatText, rows: Sequence[Mapping[str, Any]], settings: SftSettings, *, row_tokens: int, seed: int
 ) -> Iterator[Batch]:
-    """The batch of every step, one after the other: every assistant message of `rows`.
+    """The batches of all steps, in order; every assistant message of `rows` is trained.
 
     rows: each with `messages`, and `tools` if there are any, as a chat completion request has them; or with `prompt`
-    and `completion`, messages after messages.
+    and `completion`, both lists of messages.
     row_tokens: of one micro-batch.  seed: of the order of the conversations.
-    Raises UserError for a row that is no conversation, with its number.
+    Raises UserError, with the row's number, for a row that is no conversation.
     """
     conversations = [conversation_sequences(row, text, at=f"row {number}") for number, row in enumerate(rows)]
     if settings.max_tokens is not None:
@@ -79,15 +79,15 @@ def supervised_batches(
         raise UserError("nothing to train on: no row has a reply of the assistant within max_tokens")
     for step, chosen in enumerate(in_batches(conversations, settings, seed)):
         replies = [reply for conversation in chosen for reply in conversation]
-        total = sum(len(each.target_idx) for each in replies)  # every token counts the same, and all together 1
+        total = sum(len(each.target_idx) for each in replies)  # equal weights that sum to 1
         weighted = [replace(each, weights=(1.0 / total,) * len(each.target_idx)) for each in replies]
         yield Batch.of(pack(weighted, row_tokens=row_tokens), version=step)
 
 
 def conversation_sequences(row: Mapping[str, Any], text: ChatText, *, at: str = "row") -> list[TrainSequence]:
-    """One sequence for every assistant message of a row; shared prompts cost nothing once they are packed.
+    """One sequence for every assistant message of a row; packing stores their shared prompts once.
 
-    Of a row with `prompt` and `completion` those of the completion alone.
+    Of a row with `prompt` and `completion` only the completion's messages are trained.
     """
     if "messages" not in row and "completion" in row:
         return answer_sequences(row, row.get("prompt") or (), row["completion"], text, at=f"{at}: 'completion'")
@@ -102,9 +102,9 @@ def conversation_sequences(row: Mapping[str, Any], text: ChatText, *, at: str = 
 def answer_sequences(
     row: Mapping[str, Any], prompt: Sequence[Any], answer: Sequence[Any], text: ChatText, *, at: str
 ) -> list[TrainSequence]:
-    """One sequence for every assistant message of `answer`, which follows `prompt`; the row has the tools.
+    """One sequence for every assistant message of `answer`, which follows `prompt`; `row` has the tools.
 
-    Raises UserError if there is none; at: what it calls the answer.
+    Raises UserError if there is no such message. at: how the error names the answer.
     """
     count = sum(1 for message in answer if isinstance(message, Mapping) and message.get("role") == "assistant")
     if count == 0:
@@ -113,7 +113,7 @@ def answer_sequences(
 
 
 def read_conversation(row: Mapping[str, Any], *, at: str) -> ChatRequest:
-    """The `messages` and `tools` of a row. Raises UserError for what is no conversation; at: what it calls the row."""
+    """The `messages` and `tools` of a row. Raises UserError if it has no conversation. at: how the error names it."""
     if "messages" not in row:
         raise UserError(f"{at} has no 'messages'; its columns are {', '.join(map(repr, row)) or 'none'}")
     body = {"model": "default", "messages": row["messages"]} | ({"tools": row["tools"]} if row.get("tools") else {})
@@ -124,7 +124,8 @@ def read_conversation(row: Mapping[str, Any], *, at: str) -> ChatRequest:
 
 
 def reply_sequence(messages: Sequence[Message], tools: Sequence[ToolSpec], text: ChatText, *, at: str) -> TrainSequence:
-    """The last message as the answer to those before, all of its tokens targets. Raises UserError if it cannot be."""
+    """The last message as the trained answer to the messages before it. Raises UserError if the template renders those
+    differently once they are answered."""
     prompt_text = text.template.render(messages[:-1], tools)
     whole_text = text.template.render(messages, tools, generation_prompt=False)
     if not whole_text.startswith(prompt_text):
@@ -138,7 +139,7 @@ def reply_sequence(messages: Sequence[Message], tools: Sequence[ToolSpec], text:
 
 
 def in_batches(rows: Sequence[T], settings: SftSettings, seed: int) -> Iterator[list[T]]:
-    """Those of every step, one after the other."""
+    """The rows of all steps, `batch_size` at a time."""
     rng = random.Random(seed)
     for _ in range(settings.epochs):
         order = list(range(len(rows)))

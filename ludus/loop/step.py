@@ -1,6 +1,6 @@
-"""One training step: groups to batch, batch to weights, weights to the engine, numbers to the run store.
+"""One training step: makes a batch of groups, trains on it, publishes the weights to the engine, records the metrics.
 
-Knows: the order of things within a step.  Knows not: where the groups come from, what happens between two steps.
+Knows: the order within a step.  Knows not: where the groups come from, what happens between two steps.
 Invariants: the ledger of the step balances before a weight changes; when the step returns, the new weights sample.
 """
 
@@ -43,11 +43,11 @@ from ludus.teachers.teacher import Teacher
 logger = logging.getLogger(__name__)
 
 OnStage = Callable[[Literal["batch", "train", "publish"], Ledger, Memory], None]
-"""Told a part of the step as it ends, the ledger of the step, and what the algorithm knows then."""
+"""Called as each part of a step ends, with the part's name, the step's ledger, and the algorithm's memory so far."""
 
 
 class Learner(Protocol):
-    """What a step needs of a trainer."""
+    """The trainer, as a step sees it."""
 
     def measure(self, batch: Batch, names: Collection[str]) -> Mapping[int, TokenNumbers]: ...
 
@@ -65,7 +65,7 @@ class Learner(Protocol):
 
 
 class StepComponents(Protocol):
-    """What a step works with."""
+    """The parts of a run that a step needs."""
 
     @property
     def engine(self) -> Engine: ...
@@ -78,18 +78,18 @@ class StepComponents(Protocol):
 
     @property
     def teacher(self) -> Teacher | None:
-        """None: nobody scores what was sampled."""
+        """None: the algorithm has no teacher."""
 
 
 @dataclass(frozen=True, slots=True)
 class TrainStepResult:
-    """What a step left behind."""
+    """The result of a step."""
 
     step: int
     """Steps trained; also the version of the weights."""
     metrics: Metrics
     ledger: Ledger
-    """Of everything that was handed in."""
+    """Of everything that was taken for the step."""
 
 
 async def train_step(
@@ -104,12 +104,12 @@ async def train_step(
     record_tokens: bool = True,
     on_stage: OnStage = lambda _stage, _ledger, _memory: None,
 ) -> TrainStepResult:
-    """Train weights `version` on what was taken, and publish them as the next version.
+    """Train weights `version` on what was taken, and publish the result as the next version.
 
-    memory: what the algorithm knows of earlier steps.
-    record_tokens: what the loss used of each token goes to the run store.
-    on_stage: called with the parts of the step as they end. Between `batch` and `train` the masters lie between two
-    versions; from `train` on they are those of the next, whatever becomes of the rest.
+    memory: what the algorithm remembers of earlier steps.
+    record_tokens: write to the run store what the loss used of each token.
+    on_stage: called as each part of the step ends. Between `batch` and `train` the master weights are between two
+    versions; once `train` has ended they are those of the next version, even if publishing then fails.
     """
     step = version + 1
     measured = await _measured(taken, components, rules=rules, version=version, clock=clock, work=work)
@@ -129,7 +129,7 @@ async def train_step(
     known = remember(rules.algorithm, built.memory, train_metrics)
     on_stage("train", built.ledger, known)
     with clock.measure("publish"):
-        await asyncio.gather(  # written while weights travel
+        await asyncio.gather(  # the record is written while the weights are sent
             components.engine.publish(step, components.learner.publish()),
             *(asyncio.to_thread(components.store.add_tokens, step, each, built.turns) for each in kept),
         )
@@ -159,7 +159,7 @@ async def _measured(
     clock: TrainingClock,
     work: TrainerThread,
 ) -> Measured:
-    """What the algorithm asks to know of tokens before it gives them credit, under weights `version`."""
+    """What the algorithm asks to have measured of each token before credit is assigned, under weights `version`."""
     needs = algorithm_of(rules.algorithm).needs
     measured: Measured = {}
     if needs.measured:

@@ -4,7 +4,7 @@
                                                             └▶ metrics · evaluation · checkpoint
 
 Knows: the order of things.  Knows not: how any of them is done.
-Invariants: version n is what step n left behind; the ledger of every step balances before a weight changes;
+Invariants: version n is the weights after step n; the ledger of every step balances before a weight changes;
 with `max_head_offpolicyness=0` a run is a function of its configuration, its data and its seed.
 """
 
@@ -62,17 +62,17 @@ class RunComponents:
     engine: Engine
     learner: Learner
     play: PlayEpisode | None
-    """Plays one episode, which is in the run store when it returns. None: nothing is played, sessions arrive."""
+    """Plays one episode; it is in the run store before it is returned. None: no rows are played here."""
     store: RunStore
     observer: Observer
     interrupts: Interrupts
     save_model: Callable[[Path], object]
     teacher: Teacher | None = None
-    """Scores what was sampled, for an algorithm that asks for it. None: nobody does."""
+    """Scores sampled tokens, for an algorithm that has a teacher. None: it has none."""
     demonstrate: Demonstrate | None = None
-    """Members of groups that experts gave. None: there are none."""
+    """Gives the demonstrations of a group's row. None: there are none."""
     arrivals: GroupSource | None = None
-    """Groups of sessions that others play, in the run store when they are taken. None: the plan's rows are played."""
+    """Where groups come from if the run does not play rows itself: sessions over HTTP, or a record. None: it plays."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,19 +91,20 @@ class TrainPlan:
     eval_settings: EvalSettings
     checkpoint: CheckpointSettings
     total_steps: int | None
-    """None: no limit by steps; likewise for seconds, of which evaluations take none."""
+    """None: no limit."""
     total_seconds: float | None
+    """Of training, evaluations not counted. None: no limit."""
     steps_key: str = "total_train_steps"
     """The key of the configuration that `total_steps` comes from."""
     curriculum: CurriculumSettings | None = None
     """None: no row is ever skipped."""
     record_tokens: bool = True
-    """What the loss used of every trained token stays in the run."""
+    """Write to the run store what the loss used of every trained token."""
 
 
 @dataclass(slots=True)
 class _RunState:
-    """What changes while a run goes on."""
+    """What changes while a run goes on; everything else is in the components and the plan."""
 
     progress: RunProgress
     clock: TrainingClock
@@ -112,19 +113,19 @@ class _RunState:
     """None: no group is trained on twice."""
     metrics: Mapping[str, float] = field(default_factory=dict)
     evaluation: Evaluation | None = None
-    """The last one of this process."""
+    """The last evaluation of this process, and the step it was of."""
     evaluated_step: int | None = None
     is_torn: bool = False
-    """A step broke off while it trained: the masters lie between two versions, of which none is to be saved."""
+    """A step failed while it trained: the master weights are between two versions, and must not be saved."""
     saved_at: float = field(default_factory=monotonic)
-    """Or when this process began."""
+    """When the last checkpoint was saved; before the first one, when this process began."""
 
 
 async def train(components: RunComponents, plan: TrainPlan, start: RunProgress) -> RunSummary:
     """Train from `start` until the plan ends or an interrupt asks to leave; the run is saved either way.
 
-    Raises what stopped the rollouts, or a step; after saving as well, unless the step broke off while it trained: the
-    last checkpoint is then what there is.
+    Raises what stopped the rollouts or a step. The run is saved then too, unless a step failed while it trained: it can
+    be resumed from its last checkpoint.
     """
     clock = TrainingClock(components.engine.stats(), start.train_seconds, start.eval_seconds)
     run = _RunState(start, clock, start.ledger, _replay_buffer(components.store, plan, start.replay))
@@ -156,7 +157,7 @@ async def train(components: RunComponents, plan: TrainPlan, start: RunProgress) 
                         pool.advance(run.progress.step)
                     if _is_save_due(plan.checkpoint, run):
                         await _save(components, plan, run, work, pool)
-            except Exception:  # whatever stopped it, a fault of ours too: what was learned so far is not lost
+            except Exception:  # whatever it was, a bug of ours included, what was learned so far is saved
                 if not run.is_torn:
                     await _save(components, plan, run, work, pool)
                 raise
@@ -181,7 +182,7 @@ async def _take(components: RunComponents, plan: TrainPlan, run: _RunState, pool
 
 
 def _reserve(run: _RunState, pool: GroupSource) -> None:
-    """Places of the next batch, for what is replayed."""
+    """Keep places of the next batch free for replayed groups."""
     if run.replay is not None:
         pool.reserve(run.replay.num_places)
 
@@ -194,7 +195,7 @@ async def _step(
     pool: GroupSource,
     taken: TakenGroups,
 ) -> None:
-    """One step, reported to the observer; in the run it counts as soon as the masters have moved."""
+    """One step, reported to the observer. It counts as trained as soon as the master weights have changed."""
     version = run.progress.step
 
     def on_stage(stage: str, ledger: Ledger, memory: Memory) -> None:
@@ -230,7 +231,7 @@ async def _step(
 
 
 async def _evaluate(components: RunComponents, plan: TrainPlan, run: _RunState) -> None:
-    """Play the held-out rows; an interrupt cuts it short without a result, not without an account."""
+    """Play the held-out rows. If an interrupt cuts it short there is no result, but the ledger counts the tokens."""
     assert plan.evaluation is not None and components.play is not None, "an evaluation is due, and nothing is held out"
     step = run.progress.step
     num_rows = sum(len(source.rows) for source in plan.evaluation.sources)
@@ -260,7 +261,7 @@ def _report_failures(components: RunComponents) -> None:
 async def _save(
     components: RunComponents, plan: TrainPlan, run: _RunState, work: TrainerThread, pool: GroupSource
 ) -> None:
-    """A checkpoint from which a resumed run goes on with the same groups."""
+    """Save a checkpoint from which the run can be resumed with the same groups."""
     cursor = pool.cursor
     run.progress = replace(
         run.progress,
@@ -280,7 +281,8 @@ async def _save(
 
 @contextmanager
 def _accounted(components: RunComponents, run: _RunState, pool: GroupSource) -> Iterator[None]:
-    """However the block is left, what no step took is in the ledger, and a checkpoint of the last step knows it."""
+    """However the block is left, the tokens that no step took are added to the ledger, and to that of the last step's
+    checkpoint if there is one."""
     try:
         yield
     finally:
@@ -292,7 +294,7 @@ def _accounted(components: RunComponents, run: _RunState, pool: GroupSource) -> 
 
 
 async def _unless_interrupted(awaited: Coroutine[Any, Any, ResultT], interrupts: Interrupts) -> ResultT | None:
-    """The result of what is awaited. None: an interrupt came first, and it was cancelled."""
+    """The result of `awaited`. None: an interrupt came first, and `awaited` was cancelled."""
     return await first_of(awaited, interrupts.wait())
 
 
@@ -320,7 +322,7 @@ def _rows_pool(components: RunComponents, plan: TrainPlan, start: RunProgress) -
 
 
 def _replay_buffer(store: RunStore, plan: TrainPlan, state: ReplayState | None) -> ReplayBuffer | None:
-    """state: of the run until now. None: nothing was kept."""
+    """None: nothing is replayed. state: of the buffer in the last checkpoint. None: there is none."""
     settings, teaches = plan.rollout.replay, partial(can_teach, plan.rules)
     if settings is None:
         return None
@@ -333,9 +335,9 @@ def _replay_buffer(store: RunStore, plan: TrainPlan, state: ReplayState | None) 
 
 
 def _end(components: RunComponents, plan: TrainPlan, run: _RunState) -> str | None:
-    """What ends the run here. None: it goes on.
+    """The name of the limit that ends the run here. None: it goes on.
 
-    A limit in seconds ends it before the step that would pass the limit if it took as long as the one before.
+    A limit in seconds ends the run before a step that would exceed it if it took as long as the last one.
     """
     if components.interrupts.requested:
         return INTERRUPT
@@ -356,7 +358,7 @@ def _is_save_due(settings: CheckpointSettings, run: _RunState) -> bool:
 
 
 def _conclude(components: RunComponents, run: _RunState, stopped_by: str, *, model: Path | None) -> RunSummary:
-    """The run's summary, reported to the observer; on disk too, unless the run was only interrupted."""
+    """The run's summary, reported to the observer, and written to disk unless the run was only interrupted."""
     before = run.progress.eval_before
     after = run.evaluation.metrics if run.evaluation is not None and run.evaluated_step == run.progress.step else {}
     summary = RunSummary(

@@ -1,8 +1,8 @@
-"""One thread for everything heavy of the trainer, so that the loop's event loop stays free for the rollouts.
+"""One thread for the trainer's work, so that the event loop stays free for the rollouts.
 
 Knows: threads.  Knows not: tensors.
-A thread of its own and not an executor's: numerical libraries keep a pool of workers for each thread that calls them,
-and an executor's threads would hold up the end of the process.
+Not an executor: numerical libraries keep a pool of workers for each thread that calls them, so it must always be the
+same one, and an executor's threads would keep the process from exiting.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _EXIT_INTERRUPTED = 130  # as shells say: ended by signal 2
 class TrainerThread:
     """Runs functions one after the other on a daemon thread. Use as a context manager.
 
-    Leaving does not wait for a function that still runs: an interrupt leaves one, or an error of something else.
+    Leaving does not wait for a function that still runs, as it may after an interrupt or an error elsewhere.
     """
 
     def __init__(self, name: str) -> None:
@@ -59,7 +59,7 @@ class TrainerThread:
             self._is_busy = True
             try:
                 result = function()
-            except BaseException as error:  # the boundary of the thread: it rises where the result is awaited
+            except BaseException as error:  # the boundary of the thread: it is raised where the result is awaited
                 self._is_busy = False
                 future.set_exception(error)
             else:
@@ -67,7 +67,7 @@ class TrainerThread:
                 future.set_result(result)
 
     def _leave(self, code: int) -> None:
-        """An interpreter that shuts down under a thread in native code aborts; leave without shutting down."""
+        """Exit without shutting the interpreter down, which aborts while a thread is in native code."""
         if self._is_busy:
             sys.stdout.flush()
             sys.stderr.flush()
