@@ -1,6 +1,6 @@
-"""Whether a complete group is trained on, as the user decides: `should_accept_fn(group) -> bool`.
+"""The user's own filter of complete groups: `should_accept_fn(group) -> bool`.
 
-Knows: groups, and how users of the workflow family look at them.  Knows not: advantages, batches.
+Knows: groups, and how AReaL's users look at them.  Knows not: advantages, batches.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _PADDING = {"input_ids": 0, "attention_mask": 0, "loss_mask": 0, "logprobs": 0.0
 
 
 class GroupView(Mapping[str, Any]):
-    """A group as arrays of torch, made when they are asked for.
+    """A group as a mapping of torch tensors, each made when it is asked for.
 
     `rewards`: one number for each episode. `input_ids`, `attention_mask`, `loss_mask`, `logprobs`, `versions`: a row
     for each path of tokens in the episodes, in their order, padded on the right. `episodes`: the members themselves.
@@ -57,9 +57,9 @@ class GroupView(Mapping[str, Any]):
 
 
 def accept_filter(should_accept_fn: AcceptFn | str | None) -> GroupFilter | None:
-    """What refuses the groups that the function does not accept. None: there is no function.
+    """The function as a group filter. None: there is no function.
 
-    Raises UserError if it is an import string of nothing, or no function.
+    Raises UserError if it cannot be imported, or is no function.
     """
     if should_accept_fn is None:
         return None

@@ -1,4 +1,4 @@
-"""Which agent plays: the one that is passed in Python, else the one that the configuration or the rows name.
+"""Chooses the agent: the one passed in Python, else the one that the configuration or the rows name.
 
 Knows: which keys of the configuration belong to which agent.  Knows not: how an agent is resolved or run.
 """
@@ -31,10 +31,10 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class GivenAgent:
-    """An agent that was passed in Python."""
+    """An agent that may have been passed in Python."""
 
     workflow: object = None
-    """None: none was."""
+    """None: it was not."""
     kwargs: Mapping[str, Any] | None = None
 
 
@@ -44,10 +44,11 @@ NOT_GIVEN = GivenAgent()
 def choose_agent(
     config: Config, workflow: object = None, kwargs: Mapping[str, Any] | None = None, *, rows: Sequence[Row] = ()
 ) -> AgentAdapter:
-    """The agent, with its keyword arguments; where the configuration or `rows` name one of another kind, that.
+    """The agent that was given, else the one that the configuration or the rows name.
 
-    kwargs: None: those of the configuration for the agent that it names, none for another.
-    Raises ConfigError if there is no agent; what the configuration says about another kind of agent is a warning.
+    kwargs: None: for the configuration's agent the configuration's, for another agent none.
+    Raises ConfigError if there is no agent. Keys of the configuration that this kind of agent does not read are warned
+    about.
     """
     agent = config.rollout.agent
     if workflow is None and config.config_class is not None:
@@ -93,7 +94,8 @@ def choose_agent(
 
 
 def agent_variables(config: Config) -> tuple[str, ...]:
-    """Variables that agents in processes are given: those named for them, and keys of the actors that they ask."""
+    """Environment variables that agents in processes of their own get: those that the configuration names, and those
+    with the API keys of actors."""
     agent, names = config.rollout.agent, list[str]()
     for actor in config.rollout.actors.values():
         provider = PROVIDERS.get(actor.model.partition("/")[0])
@@ -114,7 +116,7 @@ def worker_agent_adapter(config: Config, agent: AgentName, pool: WorkerPool) -> 
 
 
 def _of_experiment(config: Config) -> tuple[object, Mapping[str, Any]]:
-    """The agent that a class of the user's own makes, and the environment with which it is played, if any."""
+    """The agent that the user's `config_class` makes, and its environment, if any, as a keyword argument."""
     experiment = open_experiment(config)
     env = getattr(experiment, "env", None)
     return experiment.agent, {} if env is None else {"env": env}
@@ -123,7 +125,7 @@ def _of_experiment(config: Config) -> tuple[object, Mapping[str, Any]]:
 def choose_eval_agent(
     config: Config, workflow: object = None, kwargs: Mapping[str, Any] | None = None
 ) -> AgentAdapter | None:
-    """The agent of evaluations, as `choose_agent` chooses. None: the one that is trained."""
+    """The agent that plays evaluations, chosen as by `choose_agent`. None: the one that is trained."""
     if workflow is None and config.eval_workflow is None:
         if kwargs:
             raise ConfigError(
@@ -150,10 +152,10 @@ def choose_players(
     train: Sequence[Source] = (),
     held_out: Sequence[Source] = (),
 ) -> Players:
-    """Who plays the rows of these sources: each source's own agent, where its settings name one, else the run's.
+    """The agents that play the rows of these datasets: a dataset's own, where its settings name one, else the run's.
 
     agent, eval_agent: what was passed in Python.
-    Raises ConfigError as `choose_agent`, where a source has no agent of its own.
+    Raises ConfigError as `choose_agent` does if a dataset has no agent.
     """
     training = _own_agents(config, config.train_dataset.mix, agent, (*train, *held_out))
     evaluation = _own_agents(config, config.valid_dataset.mix, agent, held_out)
@@ -171,7 +173,8 @@ def choose_players(
 def _own_agents(
     config: Config, mix: Mapping[str, SourceSettings], agent: GivenAgent, sources: Sequence[Source]
 ) -> dict[str, AgentAdapter]:
-    """By name of a source the agent that its settings name, or that they make of the run's."""
+    """The datasets' own agents, by dataset name. One whose settings give arguments alone has the run's agent with
+    these."""
     rows = {source.name: source.rows for source in sources}
     own = config.model_copy(update={"workflow": None, "workflow_kwargs": {}, "config_class": None})
     return {

@@ -1,6 +1,6 @@
-"""The answers of a run's models over HTTP, for the process that shows the run's page.
+"""An HTTP application that answers with a run's models, for the process that serves the run's page.
 
-Knows: one route, a key, events.  Knows not: what is answered.
+Knows: one route, a key, events.  Knows not: how answers are made.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _ASKER, _OURS = 400, 500
 
 
 def answers_app(sampler: RunSampler, key: str) -> Starlette:
-    """key: without it nothing is answered."""
+    """key: requests without it are refused."""
     expected = digest(key)
 
     async def answer(request: Request) -> Response:
@@ -39,7 +39,7 @@ def answers_app(sampler: RunSampler, key: str) -> Starlette:
 
 
 async def _events(sampler: RunSampler, question: Question) -> AsyncIterator[bytes]:
-    """What went wrong is the last event: a `detail`, and the `status` that it has."""
+    """The answer's events; an error is the last event, with `detail` and `status`."""
     try:
         async for event in sampler.answer(question):
             yield _event(event)

@@ -1,6 +1,6 @@
-"""Cores of one machine, shared among the processes of a run that compute on it.
+"""Divides the cores of one machine among the processes of a run that compute on it.
 
-Knows: which of them compute at the same time.  Knows not: who starts them, what they compute with.
+Knows: which of them compute at the same time.  Knows not: what starts them, what they compute with.
 """
 
 from __future__ import annotations
@@ -16,15 +16,15 @@ HEAD = "head"
 
 
 def shared_cores(config: Config, cores: int) -> Mapping[str, int]:
-    """For each process of the roles that compute beside the head, and for the head; empty where nothing computes
-    beside it, or where roles are on machines of others.
+    """Cores for the head and for each process of the other roles, by role. Empty if only the head computes, or if roles
+    may be on other machines.
 
-    Those that compute at the same time share the cores: the ranks of a trainer; the replicas of our engine; ranks and
-    replicas together where rollouts run ahead of the training. Who has `cpus` has those, and the others what is left,
-    but none more than OMP_NUM_THREADS.
+    Processes that compute at the same time share the cores: the ranks of a trainer; the replicas of our engine; ranks
+    and replicas together if rollouts run ahead of training. A role with `cpus` set gets those; the others get equal
+    parts of the rest, but no more than OMP_NUM_THREADS.
     """
     ranks, engines = config.trainer.ranks - 1, 0
-    if isinstance(config.engine, LudusServerSettings):  # other servers compute on cards
+    if isinstance(config.engine, LudusServerSettings):  # other kinds of servers compute on GPUs
         engines = config.engine.num_started
     if not isinstance(config.scheduler, LocalScheduler) or not (ranks or engines):
         return {}
@@ -36,7 +36,7 @@ def shared_cores(config: Config, cores: int) -> Mapping[str, int]:
 
 
 def _shares(counts: Mapping[str, int], given: Mapping[str, int], cores: int) -> Mapping[str, int]:
-    """Of one process of each kind. counts: processes of each.  given: what one of a kind has in any case."""
+    """Cores of one process of each role. counts: processes of each role.  given: cores that were set for a role."""
     left = cores - sum(count * given.get(name, 0) for name, count in counts.items())
     others = sum(count for name, count in counts.items() if name not in given)
     told = os.environ.get("OMP_NUM_THREADS", "")

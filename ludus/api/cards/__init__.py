@@ -1,1 +1,2 @@
-"""What a run takes of its cards, before it takes it: pages, rows, what is kept and who is placed where."""
+"""Plans how a run uses the memory of its GPUs ("cards") before it starts: cache pages, row sizes, optimizer state, and
+which process goes on which GPU."""

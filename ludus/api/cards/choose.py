@@ -1,8 +1,8 @@
-"""Which rows, pages and placement fit on so many cards: a search over the few settings that there are.
+"""Searches for the row size, cache pages and placement that use a number of GPUs best.
 
-Knows: what parts take (`memory.py`).  Knows not: configurations, how cards are counted.
-Invariants: no card is planned beyond what it has; a placement for N cards is one for N + 1 as well, so that more cards
-never make a worse plan; what a user has set is taken as it is.
+Knows: how much memory each part takes (`memory.py`).  Knows not: configurations, how GPUs are counted.
+Invariants: no GPU is planned beyond its memory; a placement for N GPUs is also considered for N + 1, so that more GPUs
+never make a worse plan; what the user has set is never changed.
 """
 
 from __future__ import annotations
@@ -27,28 +27,28 @@ from ludus.api.cards.memory import (
 from ludus.errors import UserError
 
 EngineName = Literal["local", "server", "vllm", "elsewhere"]
-"""elsewhere: on cards that no plan counts."""
+"""elsewhere: the engine is on GPUs that are not part of the plan."""
 
 _FORM = re.compile(r"(\d+)x(\d+(?:\.\d+)?)")
-# Rows of so many tokens keep a card busy, and more of them only save starts; longer paths are rows of their own.
+# Rows this long keep a GPU busy; longer ones only save kernel launches. A longer sequence is a row of its own.
 ENOUGH_ROW_TOKENS = 16_384
-# A plan is good with rows of so many tokens, and pages for so many sequences of that length.
+# A plan is good if it has rows this long, and cache pages for this many sequences of that length.
 GOOD_ROW_TOKENS, GOOD_SEQUENCES = 8192, 8
-# Of the memory that is left on a card which trains and samples, rows take this part first.
+# On a GPU that trains and samples, rows first get this share of the memory that is left.
 ROW_SHARE = 1 / 3
-# Ranks that are tried, and how many cards one vLLM server may share out its weights over.
+# Numbers of ranks that are tried, and of GPUs over which one vLLM server may split its weights.
 RANKS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64)
 TENSOR_PARALLEL = (1, 2, 4, 8)
-VLLM_SHARE = 0.92  # of a card: vLLM's own default
+VLLM_SHARE = 0.92  # of a GPU's memory: vLLM's own default
 
 
 @dataclass(frozen=True, slots=True)
 class Cards:
-    """Cards that are alike."""
+    """A number of equal GPUs."""
 
     count: int
     num_bytes: int
-    """That may be used on each."""
+    """Usable memory of each."""
 
     def __str__(self) -> str:
         return f"{self.count} card{'' if self.count == 1 else 's'} of {self.num_bytes / GB:.1f} GB"
@@ -64,7 +64,7 @@ class Cards:
 
 @dataclass(frozen=True, slots=True)
 class Fixed:
-    """What is not to be chosen. None: the plan chooses."""
+    """What the user has set. None: the plan chooses."""
 
     ranks: int | None = None
     engine: EngineName | None = None
@@ -76,18 +76,19 @@ class Fixed:
     kv_bytes: int | None = None
     context_length: int | None = None
     least_tokens: int = 2048
-    """Of a path that has to fit, whatever the context length is."""
+    """A sequence of so many tokens has to fit, whatever the context length is."""
 
 
 @dataclass(frozen=True, slots=True)
 class CardUse:
-    """What lies on each of `count` cards that do the same."""
+    """How the memory of each of `count` equally used GPUs is used."""
 
     what: str
     count: int
     parts: Mapping[str, int]
+    """Bytes of each part."""
     is_tight: bool
-    """It decides how large rows or pages are; on others something may be left."""
+    """Its memory decides how large rows or pages are; on other GPUs some may be left."""
 
     @property
     def num_bytes(self) -> int:
@@ -104,25 +105,25 @@ class Plan:
     replicas: int
     tensor_parallel: int
     row_tokens: int
-    """Of a micro-batch."""
+    """Tokens of a micro-batch."""
     longest_tokens: int
-    """Of a path that fits as a row of its own."""
+    """Length of the longest sequence that fits as a row of its own."""
     num_pages: int
-    """Of each engine. 0: it counts them itself."""
+    """Of each engine. 0: the engine counts its pages itself."""
     kv_bytes: int
     """Of each engine."""
     kv_tokens: int
-    """Tokens that each engine holds."""
+    """Tokens that each engine's cache holds."""
     is_good: bool
-    """Rows and pages are as large as anybody needs."""
+    """Rows and pages are as large as is ever useful."""
     rows_are_most: bool
     pages_are_most: bool
-    """More of them would not help."""
+    """Longer rows, or more pages, would not help."""
     uses: tuple[CardUse, ...]
 
     @property
     def num_sampling(self) -> int:
-        """Cards that do nothing but sample."""
+        """GPUs that only sample."""
         return self.replicas * self.tensor_parallel if self.engine in ("server", "vllm") else 0
 
     @property
@@ -131,10 +132,10 @@ class Plan:
 
     @property
     def rank(self) -> tuple[object, ...]:
-        """How good it is, to be compared with others' ranks."""
+        """A sort key: the better plan has the greater one."""
         balance = min(self.longest_tokens / GOOD_ROW_TOKENS, self.kv_tokens / (GOOD_ROW_TOKENS * GOOD_SEQUENCES))
         is_exact, has_whole_layers = self.how.moments == "fp32", not self.how.has_checkpointing
-        # where memory is short, what is scarcest counts before speed
+        # where memory is short, the scarcer of rows and pages counts before speed
         scarcest = 1.0 if self.is_good else balance
         return is_exact, self.is_good, scarcest, self.num_sampling, has_whole_layers, balance, -self.how.ranks
 
@@ -143,7 +144,7 @@ def choose(job: Job, cards: Cards, fixed: Fixed) -> Plan | None:
     """The best plan. None: nothing fits."""
     kinds: tuple[MomentsName, ...] = ("fp32", "bf16") if fixed.moments is None else (fixed.moments,)
     layers = (False, True) if fixed.has_checkpointing is None else (fixed.has_checkpointing,)
-    for moments in kinds:  # exact ones are better whatever else there is
+    for moments in kinds:  # fp32 first: any plan with exact moments is better than one without
         plans = [
             _planned(job, cards.num_bytes, fixed, placement, Training(placement.ranks, has_checkpointing, moments))
             for placement in _placements(cards.count, fixed)
@@ -156,7 +157,7 @@ def choose(job: Job, cards: Cards, fixed: Fixed) -> Plan | None:
 
 
 def sampling_pages(job: Job, *, card_bytes: int, fixed: Fixed) -> int | None:
-    """Pages of an engine of ours that has a card for itself. None: the least does not fit."""
+    """Cache pages of our engine on a GPU of its own. None: not even the smallest number fits."""
     found = _engine_use(job, card_bytes, _Placement(0, "server", 1), _Bounds.of(job, fixed))
     return None if found is None else found[0]
 
@@ -181,7 +182,7 @@ def _placements(num_cards: int, fixed: Fixed) -> Iterator[_Placement]:
             given = (fixed.tensor_parallel,) if fixed.tensor_parallel is not None else TENSOR_PARALLEL
             for size in given if engine == "vllm" else (1,):
                 if engine == "vllm" and size == 1 and fixed.engine is None:
-                    continue  # as our own server does
+                    continue  # our own server does the same
                 replicas = fixed.replicas or (num_cards - ranks) // size
                 if replicas and ranks + replicas * size <= num_cards:
                     yield _Placement(ranks, engine, replicas, size)
@@ -189,7 +190,7 @@ def _placements(num_cards: int, fixed: Fixed) -> Iterator[_Placement]:
 
 @dataclass(frozen=True, slots=True)
 class _Bounds:
-    """What rows and pages have to be, and what they need not exceed."""
+    """The smallest useful row and number of pages, and the largest that help."""
 
     least_row: int
     most_row: int
@@ -260,9 +261,9 @@ def _planned(job: Job, card_bytes: int, fixed: Fixed, place: _Placement, how: Tr
 
 
 def _split(cost: RowCost, page: int, left: int, bounds: _Bounds) -> tuple[int, int] | None:
-    """Tokens of a row, and pages of so many bytes, for what is left of a card. None: the least does not fit.
+    """Divides the memory that is left on a GPU: tokens of a row, and number of pages. None: not even the smallest fit.
 
-    page: 0: there are none.
+    page: bytes of one; 0: there are no pages.
     """
     if left < 0 or cost(bounds.least_row) + bounds.least_pages * page > left:
         return None
@@ -276,7 +277,7 @@ def _split(cost: RowCost, page: int, left: int, bounds: _Bounds) -> tuple[int, i
 
 
 def _engine_use(job: Job, card_bytes: int, place: _Placement, bounds: _Bounds) -> tuple[int, CardUse] | None:
-    """Pages of one engine on cards of its own, and what lies on each of them. None: it does not fit."""
+    """The pages of one engine on GPUs of its own, and how their memory is used. None: it does not fit."""
     size, shape = place.tensor_parallel, job.shape
     if shape.num_heads % size:
         return None
@@ -286,7 +287,7 @@ def _engine_use(job: Job, card_bytes: int, place: _Placement, bounds: _Bounds) -
     if place.engine == "vllm":
         set_aside = {"what vLLM leaves": card_bytes - int(card_bytes * VLLM_SHARE)}
     left = card_bytes - sum((*weights.values(), *step.values(), *set_aside.values()))
-    # heads that are fewer than cards lie on several of them
+    # if there are fewer key-value heads than GPUs, some GPUs hold the same head
     page = job.page_bytes // min(size, shape.num_kv_heads)
     pages = min(bounds.most_pages, left // page)
     if pages < bounds.least_pages:
@@ -296,7 +297,7 @@ def _engine_use(job: Job, card_bytes: int, place: _Placement, bounds: _Bounds) -
 
 
 def _longest_row(cost: RowCost, most_bytes: int, least: int, most: int) -> int:
-    """The longest row of whole blocks that takes at most so much; never shorter than `least`."""
+    """The longest row of whole blocks that takes at most `most_bytes`; never shorter than `least`."""
     low, high = least // ROW_BLOCK, most // ROW_BLOCK
     while low < high:
         middle = (low + high + 1) // 2

@@ -1,4 +1,4 @@
-"""How many bytes each part of a run takes of a card: sums of what the code allocates.
+"""How many bytes of a GPU each part of a run takes: sums of what the code allocates.
 
 Knows: shapes, rows, pages, ranks.  Knows not: which of them fit together (`choose.py`), torch.
 Every sum is in docs/cards.md, term by term.
@@ -14,24 +14,24 @@ from typing import Literal
 from ludus.api.cards.shape import ModelShape
 
 MomentsName = Literal["fp32", "bf16"]
-GB = 10**9  # as cards are sold
-PAGE_TOKENS = 16  # of the engine's pages: tests hold them together
-ROW_BLOCK = 64  # tokens that rows are filled up to
-# What CUDA, cuBLAS and the compiled kernels hold on a card before anything is computed, and NCCL's buffers beside it.
+GB = 10**9  # as GPUs are sold
+PAGE_TOKENS = 16  # the engine's page size; a test keeps the two equal
+ROW_BLOCK = 64  # rows are padded to multiples of so many tokens
+# What CUDA, cuBLAS and the compiled kernels hold on a GPU before anything is computed, and NCCL's buffers.
 CONTEXT_BYTES = 1 << 30
 NCCL_BYTES = 1 << 30
-# Of a card: blocks of the allocator that are too small for what comes next.
+# Share of a GPU lost to fragmentation: free blocks of the allocator that are too small for the next allocation.
 GAP_SHARE = 0.04
-# Logits of one chunk of the vocabulary head, and with their copies in fp32 so many times as much.
+# Logits of one chunk of the vocabulary head; with their copies in fp32 they take this many times as much.
 LOGIT_BYTES = 256 << 20
 LOGIT_COPIES = 7
-# Rounding masters on a card: 2^24 numbers at a time, with their thresholds as integers of 64 and 32 bits.
+# Rounding master weights on a GPU: 2^24 numbers at a time, with their thresholds as integers of 64 and 32 bits.
 ROUNDING_BYTES = 40 << 24
-# AdamW with moments in bf16: as many numbers at a time, with both moments, their ratio and chance.
+# AdamW with moments in bf16: as many numbers at a time, with both moments, their ratio and the random numbers.
 HALF_STEP_BYTES = 40 << 24
-# Who sees whom in a row: for each pair of blocks of so many tokens whether anything is seen, and lists of them.
+# The block mask of attention: for each pair of blocks of so many tokens, whether one attends to the other, and lists.
 MASK_BLOCK, MASK_BYTES = 128, 64
-# What graphs of steps keep beside the largest of them; and rows that are sampled at a time, with their copies in fp32.
+# What CUDA graphs keep beside the largest step; and how many rows are sampled at a time, with their copies in fp32.
 GRAPH_BYTES = 256 << 20
 SAMPLED_ROWS, SAMPLED_BYTES = 256, 16
 
@@ -48,13 +48,13 @@ class Job:
     has_critic: bool
     """A second model is trained."""
     has_reference: bool
-    """The weights of the beginning are kept."""
+    """The initial weights are kept."""
     has_minibatches: bool
-    """Of a batch with several steps the weights that it began with are kept until its end."""
+    """Several optimizer steps are made on a batch, so the weights before the batch are kept until its end."""
     max_running: int
     max_batch_tokens: int
     teacher_bytes: int = 0
-    """Of another model that scores in the run's own process."""
+    """Of a teacher model in the run's own process."""
 
     @cached_property
     def num_adapted(self) -> int:
@@ -69,18 +69,18 @@ class Job:
 
     @property
     def all_weight_bytes(self) -> int:
-        """Of the model and of its adapters, as they sample."""
+        """Of the model and its adapters, in the type that samples."""
         return (self.shape.num_weights + self.num_adapted) * self.weight_bytes
 
     @property
     def kv_token_bytes(self) -> int:
-        """Keys and values of one token."""
+        """Of the keys and values of one token."""
         shape = self.shape
         return shape.num_layers * shape.num_kv_heads * 2 * shape.head_dim * self.weight_bytes
 
     @property
     def page_bytes(self) -> int:
-        """One page."""
+        """Of one cache page."""
         return PAGE_TOKENS * self.kv_token_bytes
 
 
@@ -94,7 +94,7 @@ class Training:
 
 
 def training_parts(job: Job, how: Training) -> dict[str, int]:
-    """What lies on the card of one rank all the time, by part."""
+    """What one rank keeps on its GPU all the time, by part."""
     n, shape, b = how.ranks, job.shape, job.weight_bytes  # b: bytes of one weight
     trained = {
         "weights": job.all_weight_bytes // n,
@@ -110,8 +110,8 @@ def training_parts(job: Job, how: Training) -> dict[str, int]:
         trained["critic"] = sum(trained.values())
     if n > 1:
         outside = shape.outside_weights
-        # whole from the forward pass to the end of the backward pass, where their gradients come whole as well, in
-        # the weights' type and to be summed in fp32; the head's has a sum of its own before
+        # gathered from the forward pass to the end of the backward pass, when their gradients are gathered as well, in
+        # the weights' type and in fp32; the gradient of the head is summed separately before
         gathered = outside * b + (outside * (b + 4) + 4 * shape.vocab_size * shape.width if job.lora is None else 0)
         # two layers at a time, one of them with its gradients
         gathered += shape.layer_weights * (2 * b + (b + 4 if job.lora is None else 0))
@@ -120,10 +120,10 @@ def training_parts(job: Job, how: Training) -> dict[str, int]:
 
 
 def kept_bytes(job: Job) -> int:
-    """What one layer keeps of one token between forward and backward pass."""
+    """Bytes of activations that one layer keeps of one token for the backward pass."""
     shape = job.shape
-    # both norms' and all projections' inputs; queries and keys before and after they are turned, values, the output
-    # of attention with a sum of each head in fp32; gate and up
+    # inputs of both norms and of all projections; queries and keys before and after rotary embedding, values, the
+    # output of attention with its log-sum-exp per head in fp32; gate and up
     heads = 3 * (shape.num_heads + shape.num_kv_heads) * shape.head_dim
     kept = job.weight_bytes * (4 * shape.width + heads + 2 * shape.inner) + 4 * shape.num_heads
     return kept + job.weight_bytes * (len(job.lora[1]) * job.lora[0] if job.lora else 0)
@@ -131,18 +131,18 @@ def kept_bytes(job: Job) -> int:
 
 @dataclass(frozen=True, slots=True)
 class RowCost:
-    """What rows take beside what lies there all the time, as a function of their length."""
+    """The memory that a row takes besides `training_parts`, as a function of its length."""
 
     kept: int
-    """Of each token between forward and backward pass."""
+    """Activations of a token that are kept for the backward pass."""
     passing: int
-    """Of each token for a while, in the backward pass of one layer."""
+    """Of a token, temporarily, in the backward pass of one layer."""
     logits: int
-    """Of each token in the vocabulary head, of at most `chunk` tokens at a time."""
+    """Of a token in the vocabulary head, which handles at most `chunk` tokens at a time."""
     chunk: int
     head_gradient: int
     step: int
-    """Of the optimizer's step, or the publish, which come after all rows."""
+    """Of the optimizer step or the publish, which come after all rows."""
 
     @classmethod
     def of(cls, job: Job, how: Training) -> RowCost:
@@ -150,7 +150,7 @@ class RowCost:
         layer = kept_bytes(job)
         return cls(
             kept=shape.num_layers * (b * shape.width if how.has_checkpointing else layer),
-            # gradients of gate, up and their product, of what was normed and of what goes on
+            # gradients of gate, up and their product, of the normed input and of the residual stream
             passing=b * (7 * shape.inner + 8 * shape.width) + (layer if how.has_checkpointing else 0),
             logits=LOGIT_COPIES * b * shape.vocab_size,
             chunk=max(1, LOGIT_BYTES // (b * shape.vocab_size)),
@@ -159,7 +159,7 @@ class RowCost:
         )
 
     def __call__(self, num_tokens: int) -> int:
-        """The most that a row of so many tokens takes, the step's own included."""
+        """The peak of a row of so many tokens and of the optimizer step after it."""
         tokens = -(-num_tokens // ROW_BLOCK) * ROW_BLOCK
         head = min(tokens, self.chunk) * self.logits + self.head_gradient
         computed = tokens * self.kept + max(tokens * self.passing, head) + MASK_BYTES * (-(-tokens // MASK_BLOCK)) ** 2
@@ -167,7 +167,7 @@ class RowCost:
 
 
 def step_bytes(job: Job, how: Training) -> int:
-    """What the optimizer's step and the publish take for a while, one weight at a time."""
+    """What the optimizer step and the publish take temporarily; they handle one weight tensor at a time."""
     shape = job.shape
     if job.lora is not None:
         rank, names = job.lora
@@ -180,7 +180,7 @@ def step_bytes(job: Job, how: Training) -> int:
 
 
 def sampling_parts(job: Job, num_pages: int) -> dict[str, int]:
-    """What an engine of ours takes beside the weights, by part."""
+    """What our engine takes besides the weights, by part."""
     shape, b = job.shape, job.weight_bytes
     heads = (shape.num_heads + 2 * shape.num_kv_heads) * shape.head_dim
     step = job.max_batch_tokens * b * (4 * shape.inner + 8 * shape.width + 4 * heads)
@@ -189,6 +189,6 @@ def sampling_parts(job: Job, num_pages: int) -> dict[str, int]:
 
 
 def reserved(card_bytes: int, *, ranks: int = 1) -> Mapping[str, int]:
-    """What is left free for others' allocations on a card."""
+    """What is left free on a GPU for libraries and fragmentation."""
     context = CONTEXT_BYTES + (NCCL_BYTES if ranks > 1 else 0)
     return {"CUDA, libraries": context, "gaps of the allocator": int(card_bytes * GAP_SHARE)}

@@ -1,6 +1,6 @@
-"""Why nothing fits on the cards that there are, and the nearest that would.
+"""Explains why a run does not fit on its GPUs, and finds the smallest change with which it would.
 
-Knows: plans, what a user may let go of.  Knows not: configurations.
+Knows: plans, which settings a user could give up.  Knows not: configurations.
 """
 
 from __future__ import annotations
@@ -12,11 +12,11 @@ from ludus.api.cards.choose import RANKS, Cards, Fixed, choose
 from ludus.api.cards.memory import GB, Job, Training, training_parts
 
 _NOT_YET = "Ludus has no 4-bit weights, no offload to the processor's memory and no tensor parallel training"
-_RANK = 16  # of the adapters that are named
+_RANK = 16  # of the adapters that are suggested
 
 
 def refusal(job: Job, cards: Cards, fixed: Fixed) -> str:
-    """Why nothing fits, in figures, and what is the nearest that would."""
+    """The error's text: why nothing fits, in figures, and the smallest change with which it would."""
     how = Training(fixed.ranks or 1, bool(fixed.has_checkpointing), fixed.moments or "fp32")
     parts = training_parts(job, how)
     shown = ", ".join(f"{name} {num_bytes / GB:.1f} GB" for name, num_bytes in parts.items())

@@ -1,6 +1,6 @@
-"""A model's shape as far as memory depends on it, read from its config.json without torch or transformers.
+"""The sizes of a model that its memory depends on, read from its config.json without torch or transformers.
 
-Knows: configurations of decoders, headers of safetensors.  Knows not: cards, settings, what is kept of a step.
+Knows: configurations of decoders, headers of safetensors.  Knows not: GPUs, settings, activations.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ from typing import Any, Self
 from ludus.errors import UserError
 
 _EXPERTS = ("num_experts", "num_local_experts", "n_routed_experts")
-# What their classes do where the file does not say it: tie the embeddings, norm each part before and after it, norm
-# queries and keys, give projections a bias.
+# What these families do even where config.json does not say it: tie the embeddings; norm both before and after each
+# block; norm queries and keys; give projections a bias.
 _TIED_FAMILIES = ("gemma", "gemma2", "gemma3_text")
 _SANDWICHED_FAMILIES = ("gemma2", "gemma3_text")
 _NORMED_HEADS_FAMILIES = ("qwen3", "gemma3_text")
 _BIASED_FAMILIES = ("qwen2",)
-# Of a safetensors file: so many bytes say how long the header is that follows.
+# A safetensors file begins with so many bytes that hold the length of its header.
 _LENGTH_BYTES = 8
 
 
@@ -42,11 +42,11 @@ class ModelShape:
     is_tied: bool
     """Embedding and head are one matrix."""
     num_weights: int
-    """Of the whole model, shared ones once."""
+    """Of the whole model, shared weights counted once."""
 
     @classmethod
     def read(cls, folder: Path) -> Self:
-        """Of the model in `folder`. Raises UserError if its configuration says too little, or is one of experts."""
+        """Of the model in `folder`. Raises UserError for a mixture of experts, or if config.json lacks something."""
         try:
             values = json.loads((folder / "config.json").read_text(encoding="utf-8"))
             return cls.of(values, num_weights=_num_saved(folder))
@@ -57,7 +57,7 @@ class ModelShape:
 
     @classmethod
     def of(cls, values: Mapping[str, Any], *, num_weights: int | None = None) -> Self:
-        """The shape that a config.json says. num_weights: counted in the model's files. None: by the formula."""
+        """The shape that a config.json describes. num_weights: counted in the files. None: computed from the shape."""
         name = str((values.get("architectures") or [values.get("model_type", "the model")])[0])
         if any(values.get(key) for key in _EXPERTS):
             raise UserError(f"{name} is a mixture of experts, whose memory no plan knows yet")
@@ -93,7 +93,7 @@ class ModelShape:
 
     @property
     def linears(self) -> Mapping[str, tuple[int, int]]:
-        """(numbers in, numbers out) of a layer's matrices, by the names that adapters know them by."""
+        """(inputs, outputs) of a layer's matrices, by the names that adapters use."""
         heads, kv_heads = self.num_heads * self.head_dim, self.num_kv_heads * self.head_dim
         return {
             "q_proj": (self.width, heads),
@@ -115,7 +115,7 @@ class ModelShape:
 
 
 def _num_saved(folder: Path) -> int | None:
-    """Numbers in the weights' files. None: there are none, or they lie in another form."""
+    """How many weights the files hold. None: there are no safetensors files."""
     total = 0
     for path in folder.glob("*.safetensors"):
         with path.open("rb") as file:

@@ -1,8 +1,8 @@
-"""A configuration's plan on cards: made before a start, shown by `ludus plan`, and filled in where nothing was given.
+"""The plan of a configuration on GPUs: made before a run starts, shown by `ludus plan`, filled into keys not given.
 
-Knows: which keys say what is planned, how cards are counted.  Knows not: arithmetic of memory (`memory.py`).
-Invariants: on a processor nothing changes; what a user has given stays; a run that cannot fit is refused before its
-model is loaded, with the nearest setting that does.
+Knows: which keys a plan sets, how GPUs are counted.  Knows not: the arithmetic of memory (`memory.py`).
+Invariants: without a GPU nothing changes; keys that the user gave are not changed; a run that cannot fit is refused
+before its model is loaded, and the error names the smallest change with which it would.
 """
 
 from __future__ import annotations
@@ -32,17 +32,17 @@ from ludus.teachers.settings import ModelTeacherSettings, PolicyTeacherSettings
 _log = logging.getLogger(__name__)
 ConfigT = TypeVar("ConfigT", bound=Config)
 
-_WEIGHT_BYTES = {"auto": 2, "bfloat16": 2, "float16": 2, "float32": 4}  # auto is bf16 on a card
+_WEIGHT_BYTES = {"auto": 2, "bfloat16": 2, "float16": 2, "float32": 4}  # auto is bf16 on a GPU
 _ENGINES = ("local", "server", "vllm")
-# Of a prompt: a path that is to fit holds this and the longest answer.
+# A prompt this long, followed by the longest answer, has to fit.
 _LEAST_PROMPT = 1024
 
 
 def planned(config: ConfigT, *, trains: bool = True) -> ConfigT:
-    """The configuration as it starts here: on a card with rows, pages and what else was not given as planned.
+    """The configuration with the plan for this machine's GPUs filled into the keys that were not given.
 
     trains: False: the model only samples.
-    Raises ConfigError, naming the nearest setting that fits, if it cannot fit.
+    Raises ConfigError if it cannot fit, naming the smallest change with which it would.
     """
     here = _cards_here(config)
     if here is None:
@@ -56,9 +56,9 @@ def planned(config: ConfigT, *, trains: bool = True) -> ConfigT:
 
 
 def plan_for(config: Config, cards: Cards) -> tuple[Plan, dict[str, Any]]:
-    """The plan of a run on these cards, with a placement where none is given; and the keys that are it.
+    """The best plan of a run on these GPUs, placement included, and the keys that say it.
 
-    Raises ConfigError if nothing fits, naming the nearest that does.
+    Raises ConfigError if nothing fits, naming the smallest change with which it would.
     """
     job, fixed = job_of(config), _given_of(config)
     plan = choose(job, cards, fixed)
@@ -68,12 +68,13 @@ def plan_for(config: Config, cards: Cards) -> tuple[Plan, dict[str, Any]]:
 
 
 def counted_cards() -> Cards:
-    """The cards of this machine, each taken for the smallest. Raises UserError if there is none, or none tells."""
+    """The GPUs of this machine, all counted as large as the smallest. Raises UserError if there is none, or none tells
+    its memory."""
     return _alike(find_cards())
 
 
 def job_of(config: Config) -> Job:
-    """What the configuration trains and samples. Raises UserError for a model that no plan knows."""
+    """What the configuration trains and samples. Raises UserError for a model that cannot be planned."""
     lora, shape = config.model.lora, ModelShape.read(_base_folder(config.model.path))
     if lora is None and adapter_base(resolve_model(config.model.path)) is not None:
         lora = LoraSettings()  # an adapter of about that size is trained further
@@ -93,7 +94,7 @@ def job_of(config: Config) -> Job:
 
 
 def with_settings(config: ConfigT, keys: Mapping[str, Any]) -> ConfigT:
-    """The configuration with these keys, written with dots, set."""
+    """The configuration with these dotted keys set."""
     for key, value in keys.items():
         config = cast(ConfigT, _with(config, key.split("."), value))
     return config
@@ -137,7 +138,7 @@ def _with_pages(config: ConfigT, job: Job, here: Cards) -> ConfigT:
 
 
 def _memory_keys(plan: Plan, job: Job, config: Config) -> dict[str, Any]:
-    """The keys of memory that are the plan, those that were given left out."""
+    """The plan's memory settings as keys, without those that were given."""
     keys: dict[str, Any] = {
         "trainer.row_tokens": plan.row_tokens,
         "trainer.activation_checkpointing": plan.how.has_checkpointing,
@@ -151,7 +152,7 @@ def _memory_keys(plan: Plan, job: Job, config: Config) -> dict[str, Any]:
 
 
 def _placement_keys(plan: Plan, config: Config) -> dict[str, Any]:
-    """The keys of processes that are the plan, those that were given left out."""
+    """The plan's processes as keys, without those that were given the same value."""
     keys: dict[str, Any] = {}
     if plan.how.ranks > 1:
         keys |= {"trainer.ranks": plan.how.ranks, "scheduler.trainer.gpus": 1}
@@ -166,10 +167,10 @@ def _placement_keys(plan: Plan, config: Config) -> dict[str, Any]:
 
 
 def _teacher_bytes(config: Config, shape: ModelShape) -> int:
-    """Of the weights of a teacher that is a model of this process on the card."""
+    """Of the weights of a teacher in this process, if it is on the GPU."""
     teacher = config.teacher
     if isinstance(teacher, ModelTeacherSettings) and teacher.device != "cpu":
-        with suppress(UserError):  # a run's folder, which is resolved when it is loaded: as large as the policy
+        with suppress(UserError):  # the path of a run, which is resolved on loading: taken for as large as the policy
             shape = ModelShape.read(_base_folder(teacher.path))
         return shape.num_weights * _WEIGHT_BYTES[teacher.dtype]
     is_kept = isinstance(teacher, PolicyTeacherSettings) and teacher.weights == "first"
@@ -177,7 +178,7 @@ def _teacher_bytes(config: Config, shape: ModelShape) -> int:
 
 
 def _cards_here(config: Config) -> Cards | None:
-    """What of this machine's cards the run may use. None: it runs on the processor."""
+    """The GPUs of this machine that the run may use. None: it runs on the CPU."""
     found = () if config.model.device == "cpu" else find_cards()
     if not found:
         return None
@@ -185,14 +186,14 @@ def _cards_here(config: Config) -> Cards | None:
         import torch
 
         from ludus.models.device import choose_device
-    except ModuleNotFoundError:  # which is said where the model is loaded
+    except ModuleNotFoundError:  # loading the model will say so
         return None
     device = choose_device(config.model.device)
     if device.type != "cuda":
         return None
     own = found[device.index or 0]
     free = torch.cuda.mem_get_info(device)[0] if own.free_bytes is None else own.free_bytes
-    # what torch keeps of what this process gave back is not others'
+    # memory that this process freed and torch keeps cached is still usable by it
     kept = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
     mine = replace(own, free_bytes=free + kept)
     is_alone = config.trainer.ranks == 1 and not config.engine.num_started
@@ -210,7 +211,7 @@ def _alike(cards: Sequence[Card]) -> Cards:
 
 
 def _as_started(config: Config) -> Fixed:
-    """What a start does not choose: what was given, and where processes are placed."""
+    """What `planned` does not choose: the keys that were given, and the placement of processes."""
     trainer, engine = config.trainer, config.engine
     is_counted = engine.kind in _ENGINES and not (isinstance(engine, ServerSettings) and engine.urls)
     batch = engine if isinstance(engine, BatchSettings) else BatchSettings()
@@ -232,7 +233,7 @@ def _as_started(config: Config) -> Fixed:
 
 
 def _given_of(config: Config) -> Fixed:
-    """What a plan does not choose that may place processes too."""
+    """What `plan_for`, which may place processes too, does not choose."""
     fixed = _as_started(config)
     is_open = fixed.engine == "local" and not _is_given(config, "engine.replicas")
     return replace(
