@@ -1,8 +1,8 @@
-"""Models that are served elsewhere, beside a run's own: any endpoint of OpenAI's Chat Completions that its user names.
+"""Models that the user names and that are served elsewhere: any endpoint of OpenAI's Chat Completions.
 
 Knows: requests in the chat vocabulary, endpoints.  Knows not: runs, their models, who asks.
-Invariants: what such a model says is recorded as text without tokens, so that nothing here can be trained on as if it
-had been sampled; its key is in no record; it is asked by nobody but where its user has named it.
+Invariants: an answer is recorded as text without tokens, so it can never be trained on; the endpoint's key is in no
+record; only models that the user has named are ever called.
 """
 
 from __future__ import annotations
@@ -27,17 +27,17 @@ from ludus.types import UNKNOWN_PROMPT, ChatRequest, Episode, Message, Sampled, 
 
 _OWN = re.compile(r"base|final|step-[0-9]+")
 _READ = ("role", "content", "reasoning", "reasoning_content")
-"""Of a reply, besides its calls; endpoints send more."""
+"""The fields of a reply that are read, besides its tool calls; endpoints send others too."""
 
 
 def served_models(
     lines: Sequence[str], *, key_variable: str | None = None, environ: Mapping[str, str] = os.environ
 ) -> dict[str, Endpoint]:
-    """Where models answer, by name.
+    """The endpoints of the models, by name.
 
-    lines: `NAME=ADDRESS`, the model's name at that address; or `provider/model`, of a provider whose key is in the
-    environment.  key_variable: of the environment, with the key for addresses. None: they need none.
-    Raises UserError for what is neither, for a name of a run's own models, and where a key is missing.
+    lines: each `NAME=ADDRESS`, a model's name at an address; or `provider/model`, of a provider whose key is in the
+    environment.  key_variable: the environment variable with the key for addresses. None: they need none.
+    Raises UserError for any other line, for a name of the run's own models, and if a key is missing.
     """
     key = NO_KEY if key_variable is None else environ.get(key_variable)
     if not key:
@@ -62,9 +62,9 @@ def served_models(
 
 
 async def ask_elsewhere(endpoint: Endpoint, request: ChatRequest, spec: SessionSpec) -> Episode:
-    """The episode of the model's one answer to the request.
+    """An episode of one turn: the request and the model's answer.
 
-    Raises BackendError where no answer can be had, UserError if address, key or name is wrong.
+    Raises BackendError if the endpoint does not answer, UserError if its address, its key or the model's name is wrong.
     """
     started_at = time.time()
     model = HttpChatModel(endpoint, parameters=_parameters(request))
@@ -92,7 +92,7 @@ async def ask_elsewhere(endpoint: Endpoint, request: ChatRequest, spec: SessionS
 
 
 def _parameters(request: ChatRequest) -> dict[str, Any]:
-    """Of a request, besides model and messages: what everybody who speaks the protocol takes."""
+    """The request's parameters besides model and messages; only those that every endpoint of the protocol accepts."""
     sampling, default = request.sampling, Sampling()
     names = ("top_p", "presence_penalty", "frequency_penalty")
     changed = {name: value for name in names if (value := getattr(sampling, name)) != getattr(default, name)}

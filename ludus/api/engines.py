@@ -1,6 +1,6 @@
-"""The engines of a run, whichever kind they are, as the one engine that the recorder asks.
+"""Opens the engines of a run, of whichever kind, as the one engine that the recorder calls.
 
-Knows: which kind is built how, and from which settings.  Knows not: how any of them samples.
+Knows: how each kind is built, and from which settings.  Knows not: how any of them samples.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ async def open_engines(
     """The engine that samples for the run, until the block ends. lease: guards the weights of this process.
 
     processes: starts the engines that are processes of the run.
-    Raises UserError or BackendError where an engine cannot be reached, or has another model.
+    Raises UserError or BackendError if an engine cannot be reached, or serves another model.
     """
     async with AsyncExitStack() as stack:
         kind, settings = kind_of(config.engine), config.engine
@@ -44,12 +44,12 @@ async def open_engines(
             if files is not None:
                 stack.callback(files.close)
             if isinstance(settings, ServerSettings) and settings.urls:
-                replicas: list[Engine] = []  # which run already
+                replicas: list[Engine] = []  # servers that run already
                 for url in settings.urls:
                     replicas.append(await connect(config, url, tokenizer, settings.api_key, files))
                     stack.push_async_callback(replicas[-1].close)
                 used = [replica for replica in replicas if replica.stats().version < 0]
-                if len(used) < len(replicas):  # else the router is given them as one publish
+                if len(used) < len(replicas):  # if all need the weights, one publish through the router sends them
                     for replica in used:
                         await replica.publish(0, LoadedWeights(model))
                 engine = route(replicas, tokenizer, seed=config.seed)
@@ -58,6 +58,6 @@ async def open_engines(
         stack.push_async_callback(engine.close)
         if isinstance(engine, RoutedEngine):
             await stack.enter_async_context(engine.checked())
-        if engine.stats().version < 0:  # whatever the servers have, it is not known to be this model's weights
+        if engine.stats().version < 0:  # the servers have weights of which nobody knows whether they are this model's
             await engine.publish(0, LoadedWeights(model))
         yield engine

@@ -1,7 +1,6 @@
-"""A user's own dataclass that extends the configuration: parameters of its own, and the agent and environment made
-of them.
+"""`config_class`: a user's own dataclass that adds parameters to the configuration, and makes the agent from them.
 
-Knows: dataclasses, which keys are whose.  Knows not: what an agent does with its parameters.
+Knows: dataclasses, which keys belong to which class.  Knows not: what an agent does with its parameters.
 Invariant: a key belongs to the configuration or to the class, never to both; one that belongs to neither is an error
 that names the nearest.
 """
@@ -37,25 +36,26 @@ _KWARGS = "config_kwargs"
 
 @dataclasses.dataclass
 class ExperimentConfig:
-    """Base of such a class. Every key of the configuration is an attribute: `self.model.path`, `self.seed`."""
+    """Base of a `config_class`. Every key of the configuration is an attribute: `self.model.path`, `self.seed`."""
 
     @classmethod
     def renamed(cls, path: Path_, value: Any) -> Iterable[tuple[Path_, Any]]:
-        """A key that was given, as the configuration or the class has it."""
+        """Translates a key that was given, such as one of another framework, into keys of the configuration."""
         return ((path, value),)
 
     @property
     def agent(self) -> Any:
-        """What plays: an agent of any kind."""
+        """The agent, of any kind."""
         raise NotImplementedError(f"{type(self).__qualname__} must define the property `agent`")
 
     @property
     def env(self) -> Any:
-        """The environment that the agent is given. None: it needs none."""
+        """The environment, passed to the agent as `env`. None: it needs none."""
         return None
 
     def settings(self) -> Mapping[str, Any]:
-        """Keys of the configuration that follow from the own parameters, nested; whatever is given comes before."""
+        """Keys of the configuration, nested, that follow from the class's own parameters. Keys that the user gives take
+        precedence."""
         return {}
 
     def __getattr__(self, name: str) -> Any:
@@ -74,11 +74,10 @@ def load_config(
 ) -> ConfigT:
     """The configuration in a YAML file (None: the defaults) with `a.b=value` overrides.
 
-    config_class: import string of a dataclass that extends it, whose values stand below those of the file. None: the
-    one that the file or an override names, if any.
-    base: what reads the keys.
-    Raises UserError if the file or the class is missing, ConfigError for a key that is unknown or a value that cannot
-    act.
+    config_class: import string of a dataclass that extends the configuration; the file's values take precedence over
+    its own. None: the one that the file or an override names, if any.
+    base: the class of the configuration.
+    Raises UserError if the file or the class is missing, ConfigError for an unknown key or a value that cannot act.
     """
     data = {} if path is None else read_yaml(Path(path))
     keys = [parse_override(override) for override in overrides]
@@ -101,7 +100,7 @@ def load_config(
             known = ", ".join(sorted(own_names)) or "none"
             raise ConfigError(f"unknown key {name!r}{hint} Parameters of {config_class}: {known}")
     experiment = _made(cls, own)
-    # Fields of the class that are named as keys of the configuration are other defaults for these.
+    # A field of the class with the name of a key gives that key another default.
     named_alike = [field.name for field in dataclasses.fields(cls) if field.name in base.model_fields]
     defaults = {name: getattr(experiment, name) for name in named_alike}
     settings = experiment.settings() if isinstance(experiment, ExperimentConfig) else {}
@@ -110,7 +109,7 @@ def load_config(
 
 
 def open_experiment(config: Config) -> Any:
-    """The user's object of a configuration that names its class; keys of the configuration are attributes of it."""
+    """The user's object, made of a configuration that names its class; the configuration's keys are its attributes."""
     assert config.config_class is not None, "the configuration names a class"
     experiment = _made(_import_class(config.config_class), config.config_kwargs)
     for field in dataclasses.fields(experiment):
@@ -141,12 +140,12 @@ def _made(cls: type[Any], own: Mapping[str, Any]) -> Any:
 
 
 def validated(name: str, hint: Any, value: Any) -> Any:
-    """The value as the field has it: numbers converted, mappings made into the dataclasses that they describe."""
+    """The value converted to the field's type: numbers, and mappings to the dataclasses that they describe."""
     _check_keys(name, hint, value)
     try:
         try:
             adapter = pydantic.TypeAdapter(hint, config=pydantic.ConfigDict(arbitrary_types_allowed=True))
-        except pydantic.PydanticUserError:  # a dataclass or a model brings its own
+        except pydantic.PydanticUserError:  # dataclasses and models have a config of their own
             adapter = pydantic.TypeAdapter(hint)
         return adapter.validate_python(value)
     except pydantic.ValidationError as error:

@@ -1,4 +1,4 @@
-"""The configured model for agents that live in the same program as it."""
+"""`ludus.open_gateway`: the configured model behind a gateway, for agents in the same program."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from ludus.gateway.in_process import InProcessGateway
 
 @asynccontextmanager
 async def open_gateway(config: Config | None = None) -> AsyncIterator[InProcessGateway]:
-    """The model of `config`, loaded, behind a gateway of this program; both end with the block."""
+    """The model of `config` behind a gateway in this program; both are closed when the block ends."""
     async with open_local(planned(config or Config(), trains=False)) as local:
         with InProcessGateway(local.recorder) as gateway:
             yield gateway

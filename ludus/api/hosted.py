@@ -1,6 +1,6 @@
-"""A model in this process that is trained on groups and conversations handed in, one call after the other.
+"""A model in this process that callers train step by step, on groups and conversations that they bring.
 
-Knows: in which order a step happens, what is saved of it.  Knows not: what plays, HTTP, other models.
+Knows: the order within a step, what is saved of it.  Knows not: who plays, HTTP, other models.
 Invariants: when a step returns, its weights answer; a model that is opened again goes on from its newest checkpoint.
 
     <run_root>/<name>/  a run folder, with checkpoints/step-000012/{progress.json, model/, trainer/}
@@ -44,7 +44,7 @@ from ludus.runs.store import RunStore
 from ludus.types import Episode
 
 ALL = 10**9
-"""Checkpoints to keep where the user alone deletes them."""
+"""Number of checkpoints to keep where only the user deletes them."""
 
 
 class HostedModel:
@@ -54,19 +54,19 @@ class HostedModel:
         self.config = config
         self.run = run
         self.recorder = run.local.recorder
-        """Opens its sessions, whose requests may name its base and its saved steps too."""
+        """Opens the model's sessions; their requests may also name its base and its saved steps."""
         self.progress = run.start
         self.lock = asyncio.Lock()
-        """Held by a call that trains and saves: one thing at a time."""
+        """Callers hold it while they train or save: one at a time."""
         self._work = work
         self._clock = TrainingClock(run.engine.stats(), run.start.train_seconds, run.start.eval_seconds)
 
     @classmethod
     async def open(cls, config: Config, stack: AsyncExitStack, *, base_name: str | None = None) -> HostedModel:
-        """The model of this configuration with its newest checkpoint, answering, until the stack is left.
+        """The model of this configuration with its newest checkpoint; it answers until the stack is closed.
 
-        base_name: what requests call its base, besides what the configuration does. None: nothing else.
-        Raises UserError if its folder belongs to a model with another base, or is being written by another process.
+        base_name: a further name by which requests may call its base. None: the configuration's names only.
+        Raises UserError if its folder belongs to a model with another base, or if another process writes it.
         """
         check_base(config.folder, config.model.path)
         found, goes_on = whole_checkpoint(config.folder / "checkpoints"), RunStore.is_there(config.folder)
@@ -76,7 +76,7 @@ class HostedModel:
         run = await stack.enter_async_context(opening)
         work = stack.enter_context(TrainerThread("trainer"))
         model = cls(config, run, work)
-        # What was counted since the last step.
+        # Tokens that were counted after the last step are saved when the model is closed.
         stack.push_async_callback(lambda: model._work.run(update_checkpoint, run.store.checkpoints, model.progress))
         return model
 
@@ -89,21 +89,21 @@ class HostedModel:
         return self.progress.step
 
     def account(self, ledger: Ledger, *, step: int | None = None) -> None:
-        """Tokens that were sampled, and what became of them. step: None: no step took them."""
+        """Add a ledger to the model's own. step: the step that used the tokens. None: no step did."""
         ledger.check()
         self.progress = replace(
             self.progress, step=self.step if step is None else step, ledger=self.progress.ledger + ledger
         )
 
     async def train(self, taken: TakenGroups, rules: BatchRules, *, lr: float, on_stage: OnStage) -> Metrics:
-        """One step on the groups, whose episodes are in the run store before it."""
+        """One step on the groups. Their episodes are written to the run store first."""
         step = self.step + 1
         self.run.learner.configure(lr=lr, algorithm=rules.algorithm)
         for episode in (episode for group in taken.groups for episode in group.episodes):
             await asyncio.to_thread(self._record, episode, step)
 
         def on_own_stage(stage: Literal["batch", "train", "publish"], ledger: Ledger, memory: Memory) -> None:
-            if stage == "train":  # the masters have moved: the step counts, whatever becomes of the rest
+            if stage == "train":  # the master weights have changed: the step counts, even if what follows fails
                 self.account(ledger, step=step)
                 self.progress = replace(self.progress, memory=memory)
             on_stage(stage, ledger, memory)
@@ -130,9 +130,10 @@ class HostedModel:
         seed: int,
         on_batch: Callable[[int, int, Metrics], None],
     ) -> Metrics:
-        """One step on every assistant message of the rows, however many batches it takes; nothing is sampled meanwhile.
+        """One step on every assistant message of the rows, in as many batches as they make. Sampling pauses meanwhile.
 
-        rates: the learning rate of each of so many batches.  on_batch: called with number, count and metrics of each.
+        rates: given the number of batches, the learning rate of each.  on_batch: called after each batch with its
+        number, their count, and its metrics.
         """
         how = {"row_tokens": self.config.trainer.row_tokens, "seed": seed}
         batches = await self._work.run(lambda: [*supervised_batches(self.run.local.text, rows, settings, **how)])
@@ -143,7 +144,7 @@ class HostedModel:
                 self.run.learner.configure(lr=rate)
                 seen.append(await self._work.run(train_conversations, self.run.learner, batch, self.run.local.lease))
                 on_batch(number, len(batches), seen[-1])
-        finally:  # what was trained until then is what answers
+        finally:  # even after an error the weights trained so far are published
             self.account(Ledger(), step=self.step + 1)
             await engine.publish(self.step, self.run.learner.publish())
             await engine.resume()
@@ -152,7 +153,7 @@ class HostedModel:
         return metrics
 
     async def save(self) -> Path:
-        """The folder of the weights of this step, which is durable."""
+        """Save this step durably; returns the folder of its weights."""
         self.progress = replace(
             self.progress, train_seconds=self._clock.train_seconds, num_episodes=self.run.store.num_episodes
         )
@@ -160,18 +161,18 @@ class HostedModel:
 
     @property
     def saved_weights(self) -> Path | None:
-        """Folder of the newest that were saved. None: none were."""
+        """Folder of the newest saved weights. None: none were saved."""
         found = latest_checkpoint(self.run.store.checkpoints)
         return None if found is None else found.folder / "model"
 
     def keep_checkpoints(self, steps: Collection[int]) -> None:
-        """Delete all others but the newest."""
+        """Delete all checkpoints but those of these steps and the newest."""
         for checkpoint in checkpoints(self.run.store.checkpoints)[:-1]:
             if checkpoint.progress.step not in steps:
                 shutil.rmtree(checkpoint.folder)
 
     def _record(self, episode: Episode, step: int) -> None:
-        """Once, also where the step had been begun before, and was not taken."""
+        """Write the episode to the run store, unless an earlier try at this step has written it already."""
         known = self.run.store.find_episode(episode.id)
         if known is None or replace(known, finished_at=episode.finished_at) != episode:
             self.run.store.add_episode(episode, step=step)
@@ -183,20 +184,20 @@ class HostedModel:
 
         saved = save_checkpoint(self.run.store.checkpoints, self.progress, save_trainer=save, keep=ALL)
         for older in checkpoints(self.run.store.checkpoints)[:-1]:
-            drop_trainer(older)  # its weights stay; only the newest is gone on from
+            drop_trainer(older)  # its weights stay; only the newest needs the optimizer's state
         return saved.folder / "model"
 
 
 def trained_steps(folder: Path) -> int:
-    """Of the model in `folder`, as far as they were saved."""
+    """Steps that the model in `folder` was trained for, up to its newest checkpoint."""
     found = latest_checkpoint(folder / "checkpoints")
     return 0 if found is None else found.progress.step
 
 
 def saved_model(folder: Path, step: int | None) -> Path:
-    """The folder of the weights of a step that was saved, of the model in `folder`.
+    """The folder of the saved weights of a step of the model in `folder`.
 
-    step: None: the newest.  Raises UserError if there are none.
+    step: None: the newest.  Raises UserError if that step was not saved.
     """
     there = {each.progress.step: each.folder / "model" for each in checkpoints(folder / "checkpoints")}
     wanted = max(there, default=None) if step is None else step
@@ -218,10 +219,10 @@ def check_base(folder: Path, base_model: str) -> None:
 
 
 def fork_checkpoint(source: Path, folder: Path, base_model: str, *, not_after_step: int | None) -> int:
-    """Begin the model in `folder` with the newest checkpoint of the one in `source` up to a step; that step.
+    """Begin the model in `folder` with a checkpoint of the model in `source`; returns the checkpoint's step.
 
-    The model's own account begins with it. not_after_step: None: the newest. Raises UserError if there is none, if the
-    base is another, or if the model was opened before.
+    The new model's ledger begins empty. not_after_step: take the newest checkpoint up to this step. None: the newest.
+    Raises UserError if there is no such checkpoint, if the models have different bases, or if `folder` is not new.
     """
     if RunStore.is_there(folder) or trained_steps(folder):
         raise UserError(f"{folder.name!r} has begun already; fork into a new name, before the model is registered")

@@ -1,4 +1,4 @@
-"""Training as one watches it: a live panel on a terminal and in a notebook, one plain line a step anywhere else.
+"""Shows a training run while it goes on: a live panel on a terminal or in a notebook, else one plain line per step.
 
 Knows: metrics by name, time.  Knows not: the loop, which calls it.
 """
@@ -28,15 +28,15 @@ from ludus.runs.view import printable
 _BLOCKS = "▁▂▃▄▅▆▇█"
 _SPARK_WIDTH = 48
 _PANEL_WIDTH = 76
-MOST_FAILURES = 4  # of a panel that is to stay on a screen
+MOST_FAILURES = 4  # more would not leave room for the panel on a screen
 Clock = Callable[[], float]
 Show = Callable[[str, str], object]
-"""Given the panel as HTML and as text."""
+"""Called with the panel as HTML and as text."""
 
 
 @contextmanager
 def watch(console: Console, name: str) -> Iterator[Observer]:
-    """A live panel if the console is a terminal, plain lines if not; the terminal is itself again after the block."""
+    """A live panel if the console is a terminal, plain lines if not. The terminal is restored after the block."""
     if not console.is_terminal:
         yield PlainLines(console)
         return
@@ -49,9 +49,9 @@ def watch(console: Console, name: str) -> Iterator[Observer]:
 
 @contextmanager
 def watch_script(name: str, is_wanted: bool | None) -> Iterator[Observer]:
-    """What shows how far the run of a script or a notebook is.
+    """The observer that shows a run's progress in a script or a notebook.
 
-    is_wanted: None: where stdout is a terminal or a notebook's. True: lines on stderr where it is neither.
+    is_wanted: None: show it if stdout is a terminal or a notebook. True: show it always, if need be on stderr.
     """
     console = Console()
     if is_wanted is False or not (is_wanted or console.is_terminal or console.is_jupyter):
@@ -64,8 +64,8 @@ def watch_script(name: str, is_wanted: bool | None) -> Iterator[Observer]:
 
 
 def _in_notebook() -> Show:
-    """Draws where the cell that runs now has its output, and from then on in that place."""
-    from IPython.display import display  # it is there: it runs the cell
+    """Draws in the output of the current cell, and later redraws in the same place."""
+    from IPython.display import display  # it is installed, for it runs the cell
 
     drawn: list[Any] = []
 
@@ -80,7 +80,7 @@ def _in_notebook() -> Show:
 
 
 def sparkline(values: Sequence[float], *, width: int = _SPARK_WIDTH) -> str:
-    """The values as a row of blocks at most `width` wide, each the mean of its share of them."""
+    """The values as a row of at most `width` blocks, each the mean of an equal part of them."""
     finite = [value for value in values if math.isfinite(value)]
     if not finite:
         return ""
@@ -100,7 +100,7 @@ def duration(seconds: float) -> str:
 
 
 class Progress(Observer):
-    """Watches how far a run is, and how long it still takes: whichever of its two ends comes first."""
+    """Computes how far a run is and how much time is left until the first of its limits."""
 
     def __init__(self, clock: Clock = time.monotonic) -> None:
         self._clock = clock
@@ -116,13 +116,13 @@ class Progress(Observer):
         self._total_steps, self._total_seconds = total_steps, total_seconds
 
     def on_step(self, step: int, metrics: Metrics) -> None:
-        """A step has ended; evaluations take time of their own, which no limit counts."""
+        """Count the step's own time; the time of evaluations counts for no limit."""
         self._step, self._num_steps = step, self._num_steps + 1
         self._trained_s += metrics.get("time/step_s", 0.0)
 
     @property
     def left_s(self) -> float | None:
-        """None: nothing is known yet."""
+        """Seconds until the run ends. None: not known yet."""
         left = []
         if self._total_steps is not None and self._num_steps:
             left.append((self._total_steps - self._step) * self._trained_s / self._num_steps)
@@ -132,7 +132,7 @@ class Progress(Observer):
 
     @property
     def share(self) -> float:
-        """From 0 to 1."""
+        """How much of the run is done, from 0 to 1."""
         left_s = self.left_s
         return 0.0 if left_s is None else self._trained_s / max(self._trained_s + left_s, 1e-9)
 
@@ -148,7 +148,7 @@ class PlainLines(Progress):
         super().__init__()
         self._console = console
         self._told: set[str] = set()
-        """The first episodes of failures that were shown."""
+        """Failures that were shown, by the id of their first episode."""
 
     def on_phase(self, doing: str) -> None:
         self._line(doing)
@@ -164,7 +164,7 @@ class PlainLines(Progress):
         self._line(f"eval at step {step}", *(f"{label} {text}" for label, text in shown))
 
     def on_failures(self, failures: Sequence[Failure]) -> None:
-        """Each kind of failure as soon as there is one, with the first traceback."""
+        """Show each kind of failure once, with its first traceback."""
         for failure in failures:
             if failure.first not in self._told:
                 self._told.add(failure.first)
@@ -181,7 +181,7 @@ class PlainLines(Progress):
 
 
 class RunPanel(Progress):
-    """Progress, results, the reward so far: what is drawn whenever there is news."""
+    """Progress, results and rewards so far as a panel, which subclasses draw."""
 
     def __init__(self, name: str) -> None:
         super().__init__()
@@ -216,7 +216,7 @@ class RunPanel(Progress):
         self.draw()
 
     def draw(self) -> None:
-        """There is news; nothing where it is drawn at its own pace."""
+        """Called when something has changed. Does nothing by default: a terminal's panel redraws by itself."""
 
     def render(self) -> RenderableType:
         rows: list[RenderableType] = [self._bar(), self._results()]
@@ -267,7 +267,7 @@ class LivePanel(RunPanel):
     def on_end(self, summary: RunSummary) -> None:
         super().on_end(summary)
         self.stop()
-        if summary.failures:  # behind the last panel, where there is room for it
+        if summary.failures:  # below the last panel there is room for a traceback
             self._live.console.print(Text(printable(summary.failures[0].trace.strip()), style="dim"))
 
     def stop(self) -> None:
@@ -276,7 +276,7 @@ class LivePanel(RunPanel):
 
 
 class NotebookPanel(RunPanel):
-    """In a notebook's output, drawn anew in its place."""
+    """In a notebook's output, redrawn in place."""
 
     def __init__(self, name: str, show: Show) -> None:
         super().__init__(name)
@@ -304,7 +304,7 @@ _SHOWN: tuple[tuple[str, tuple[str, ...], str], ...] = (
 
 
 def _shown_failures(failures: Sequence[Failure]) -> list[str]:
-    """For a panel: the most frequent, and how many more there are."""
+    """The lines for a panel: the most frequent failures, and the number of all others."""
     lines = failure_lines(failures[:MOST_FAILURES])
     rest = sum(each.count for each in failures[MOST_FAILURES:])
     return [*lines, *([f"  {rest} x something else"] if rest else [])]
@@ -316,8 +316,8 @@ def _results(metrics: Metrics) -> list[tuple[str, str]]:
 
 
 def _of_data(metrics: Metrics) -> list[tuple[str, str]]:
-    """By the name of a source of rows its reward, and its success where agents report one; and how many rows were
-    skipped, where a curriculum skips some."""
+    """For each dataset by name its reward, and its success if agents report one; and how many rows a curriculum
+    skipped."""
     shown: list[tuple[str, str]] = []
     for key, reward in metrics.items():
         area, _, name = key.partition("/reward/")
@@ -331,5 +331,5 @@ def _of_data(metrics: Metrics) -> list[tuple[str, str]]:
 
 
 def _first(metrics: Metrics, names: Sequence[str]) -> float:
-    """NaN where none of the names is measured."""
+    """The first of these metrics that there is. NaN: there is none."""
     return next((metrics[name] for name in names if name in metrics), math.nan)

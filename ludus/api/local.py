@@ -1,7 +1,7 @@
-"""The model of a run with everything that works on its weights in this process: engine, recorder, trainer.
+"""Opens the model of a run with what works on its weights in this process: engine, recorder, trainer.
 
 Knows: how they are built and put together.  Knows not: agents, data, the loop.
-This is the one place above the trainer that reaches for torch, and it says what to install when torch is missing.
+This is where torch is first imported; if it is missing, the error says what to install.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ INSTALL_HINT = "pip install 'ludus[train]'"
 
 @dataclass(frozen=True, slots=True)
 class LocalModel:
-    """One set of weights, sampled from by `engine`."""
+    """A loaded model, and the engine and recorder that answer with its weights."""
 
     model: LoadedModel
     text: ChatText
@@ -49,12 +49,12 @@ class LocalModel:
     recorder: Recorder
     lease: ComputeLease
     chat_template: str | None
-    """Text of the template, if it is not the model's own."""
+    """The text of the template, if it is not the model's own."""
     processes: Processes
-    """The run's others, the engine's among them if it is none of this one."""
+    """The run's other processes; the engine may be one of them."""
 
     def trainer(self, config: Config) -> ModelTrainer:
-        """A trainer of the same weights, in this process alone."""
+        """A trainer of the same weights, in this process only."""
         from ludus.trainer.critic import load_critic
         from ludus.trainer.step import ModelTrainer
 
@@ -71,7 +71,7 @@ class LocalModel:
 
     @asynccontextmanager
     async def learner(self, config: Config) -> AsyncIterator[ModelTrainer | ShardedTrainer]:
-        """The trainer on as many ranks as the configuration says, until the block ends."""
+        """The trainer, on as many ranks as the configuration says, until the block ends."""
         if config.trainer.ranks == 1:
             yield self.trainer(config)
             return
@@ -80,17 +80,17 @@ class LocalModel:
             yield trainer
 
     def runtime(self, config: Config) -> AgentRuntime:
-        """Where agents play: on this machine alone, unless workers of other machines ask the gateway."""
+        """Where agents play. Its gateway listens on this machine only, unless rollout workers may be on others."""
         host = config.scheduler.address if config.rollout.num_workers else "127.0.0.1"
         return AgentRuntime(self.recorder, GatewayServer(SessionKeys()), host=host)
 
     def save(self, learner: ModelTrainer | ShardedTrainer, folder: Path) -> None:
-        """Write the model that was trained so that plain transformers or peft load it."""
+        """Write the trained model in the form that plain transformers or peft load."""
         learner.export(folder, chat_template=self.chat_template)
 
 
 def _load_libraries() -> None:
-    """torch and transformers, which takes seconds. Raises UserError where one of them is missing."""
+    """Import torch and transformers, which takes seconds. Raises UserError if one of them is missing."""
     try:
         with collecting_later():
             import ludus.models.load  # noqa: F401
@@ -99,13 +99,13 @@ def _load_libraries() -> None:
 
 
 def settled(config: ConfigT, *, goes_on: bool = False) -> ConfigT:
-    """The configuration with what it leaves to the machine decided, so that all processes of a run do the same.
+    """The configuration with its automatic values (dtype, cores) decided, so that all processes of a run use the same.
 
-    goes_on: its run is there and keeps what was decided when it began, whatever machine it goes on with.
+    goes_on: the run exists and is resumed: it keeps what was decided when it began, even on another machine.
     """
     before: Mapping[Path_, Any] = {}
     if goes_on:
-        with suppress(UserError):  # no such file, or a damaged one, which is said when the run is opened
+        with suppress(UserError):  # a missing or damaged file is reported when the run is opened
             before = dict(leaves(read_config(config.folder)))
     return _with_cores(_with_dtype(config, before), before)
 
@@ -123,8 +123,8 @@ def _with_dtype(config: ConfigT, before: Mapping[Path_, Any]) -> ConfigT:
 
 
 def _with_cores(config: ConfigT, before: Mapping[Path_, Any]) -> ConfigT:
-    """Sums of other numbers of threads are rounded otherwise, so a run of as many processes keeps theirs, if there are
-    cores for them."""
+    """Another number of threads rounds sums differently, so a resumed run with as many processes keeps its numbers of
+    cores, if this machine has them."""
     cores = Machine.look(seconds=0).workers
     shares = shared_cores(config, cores)
     counts = {("engine", "replicas"): config.engine.replicas, ("trainer", "ranks"): config.trainer.ranks}
@@ -142,7 +142,7 @@ def _with_cores(config: ConfigT, before: Mapping[Path_, Any]) -> ConfigT:
 
 
 def _with_targets(config: ConfigT, model: LoadedModel) -> ConfigT:
-    """The configuration with the layers that got adapters named: some engines must know them before they load."""
+    """The configuration with `target_modules` filled in from the model: some engines need it before they load."""
     lora, adapter = config.model.lora, model.adapter_config
     if lora is None or lora.target_modules is not None or adapter is None:
         return config
@@ -161,7 +161,7 @@ async def open_local(config: Config, *, is_run: bool = True) -> AsyncIterator[Lo
     from ludus.models.threads import computing_within
 
     config = settled(config)
-    # Where others sample and ranks train, nobody here computes with these weights.
+    # If servers sample and ranks train, this process does not compute with these weights.
     is_mapped = isinstance(config.engine, ServerSettings) and config.trainer.ranks > 1
     with collecting_later():
         model = load_model(config.model, seed=config.seed, is_mapped=is_mapped)

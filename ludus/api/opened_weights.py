@@ -1,7 +1,8 @@
-"""Several weights of one model in this process, each with an engine and what records its answers.
+"""Several weights of one model in this process, each with an engine and a recorder of its own.
 
-Knows: how an engine is put on weights, which were asked for last.  Knows not: names of weights, files, sessions.
-Invariants: at most so many are held at once, but for those that are just answering; all take turns on the same cores.
+Knows: how an engine is put on weights, which were used last.  Knows not: names of weights, files, sessions.
+Invariants: at most `MOST_OPEN` are held, except that those that are answering are never closed; all of them take turns
+on the same cores.
 """
 
 from __future__ import annotations
@@ -26,14 +27,14 @@ from ludus.text.chat import ChatText
 if TYPE_CHECKING:
     from ludus.models.load import LoadedModel
 
-MOST_OPEN = 2  # each holds the model once more; a game of two, and two answers side by side, need as many
-_LOOK_S = 0.02  # between two looks whether another has finished opening, which takes seconds
+MOST_OPEN = 2  # each holds the model once more; two players of a game, or two answers side by side, need two
+_LOOK_S = 0.02  # between two looks at the lock; opening weights takes seconds
 KeyT = TypeVar("KeyT", bound=Hashable)
 
 
 @dataclass(eq=False)
 class Opened:
-    """Weights that answer."""
+    """Weights that are loaded and can answer."""
 
     engine: Engine
     recorder: Recorder
@@ -48,7 +49,7 @@ class Opened:
 
 
 class OpenedWeights(Generic[KeyT]):
-    """By key. Safe to use from several event loops and threads."""
+    """Loaded weights by key, the least recently used closed first. Safe to use from several event loops and threads."""
 
     def __init__(
         self,
@@ -58,15 +59,15 @@ class OpenedWeights(Generic[KeyT]):
         seed: int,
         on_close: Callable[[Opened], Awaitable[object]] | None = None,
     ) -> None:
-        """settings: of a local engine.  on_close: called before an engine is closed. None: nobody is told."""
+        """settings: of a local engine.  on_close: awaited before an engine is closed. None: nothing is."""
         self._settings = settings
         self._lease = lease
         self._seed = seed
         self._on_close = on_close
         self._opened: dict[KeyT, Opened] = {}
-        """The one that was asked last comes last."""
+        """The most recently used comes last."""
         self._opening = threading.Lock()
-        """Held while weights are opened or closed, on whichever loop."""
+        """Held while weights are opened or closed, whichever event loop does it."""
 
     def __repr__(self) -> str:
         return f"OpenedWeights({list(self._opened)})"
@@ -77,14 +78,14 @@ class OpenedWeights(Generic[KeyT]):
     async def get(
         self, key: KeyT, load: Callable[[], tuple[LoadedModel, ChatText]], *, name: str, version: int
     ) -> Opened:
-        """Those of the key, which may take their loading. load: called on a thread.  name: what requests call them."""
+        """The weights of the key, loaded if need be. load: called on a thread.  name: what requests call them."""
         async with self._alone():
             if key not in self._opened:
-                await self._close_all_but(MOST_OPEN - 1)  # before: memory is to hold so many at once, and no more
+                await self._close_all_but(MOST_OPEN - 1)  # first, so that never more are in memory at once
                 opening = asyncio.ensure_future(self._open(load, name, version))
                 try:
                     await asyncio.shield(opening)
-                finally:  # who asked may have left: what is opened is held all the same
+                finally:  # if the caller is cancelled, the weights are kept all the same
                     await asyncio.wait([opening])
                     if opening.exception() is None:
                         self._opened[key] = opening.result()
@@ -93,7 +94,7 @@ class OpenedWeights(Generic[KeyT]):
             return opened
 
     async def close_idle(self, idle_s: float) -> None:
-        """Those that nobody has asked for so long."""
+        """Close those that were not used for `idle_s`."""
         async with self._alone():
             for key, opened in list(self._opened.items()):
                 if opened.is_idle and time.monotonic() - opened.asked_at >= idle_s:

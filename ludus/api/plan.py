@@ -1,4 +1,4 @@
-"""What a run does and when it ends, from its configuration.
+"""Makes the plan of a run, what it does and when it ends, from its configuration.
 
 Knows: settings, sources of rows.  Knows not: agents, engines, files.
 """
@@ -26,7 +26,7 @@ def train_plan(
     evaluation: EvalPlan | None = None,
     accept: GroupFilter | None = None,
 ) -> TrainPlan:
-    """num_rows: of all sources together, which epochs are counted by."""
+    """The loop's plan. num_rows: in all datasets together; it says how many steps an epoch has."""
     batch_size, epochs = config.train_dataset.batch_size, config.total_train_epochs
     if epochs is None and config.total_train_steps is None and config.total_train_seconds is None:
         epochs = 1
@@ -58,8 +58,8 @@ def train_plan(
 
 
 def with_decay_end(config: Config, plan: TrainPlan) -> Config:
-    """The configuration with the number of steps that learning rates fall over: those in which there is one. While a
-    critic warms up the policy waits."""
+    """The configuration with the number of steps over which learning rates decay filled in. The policy's excludes the
+    steps in which only the critic warms up."""
     ended: dict[str, Any] = {}
     has_critic = "values" in algorithm_of(config.algorithm).needs.measured
     waits = {"trainer": config.critic.warmup_steps if has_critic else 0, "critic": 0}

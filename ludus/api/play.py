@@ -1,4 +1,4 @@
-"""An agent on rows without training: the episodes, token by token."""
+"""`play`: runs an agent on rows without training, and returns its episodes."""
 
 from __future__ import annotations
 
@@ -36,9 +36,9 @@ async def open_runner(
     evaluation: GenerationSettings,
     recall: Callable[[str], Recall | None] = lambda _: None,
 ) -> AsyncIterator[EpisodeRunner]:
-    """Plays episodes of the agents until the block ends. archive: None: they are nowhere but in what is returned.
+    """A runner that plays episodes of these agents until the block ends. archive: None: episodes are only returned.
 
-    evaluation: how evaluations sample.  recall: by its id what was sampled for an episode before.
+    evaluation: how evaluations sample.  recall: the answers that were sampled earlier for an episode, by its id.
     """
     with local.runtime(config) as runtime:
         await local.processes.workers(players.agents)
@@ -55,14 +55,14 @@ async def outside_run(
     evaluation: GenerationSettings,
     work: Callable[[EpisodeRunner], Coroutine[Any, Any, ResultT]],
 ) -> ResultT:
-    """What `work` returns with what plays evaluations of the agents, as they sample; episodes go to the trackers that
-    the configuration names, and stay in no run's folder."""
+    """What `work` returns, given a runner that plays these agents as evaluations are played. Episodes go to the
+    configured trackers, and are kept in no run folder."""
     check_trackers(config.trackers)
     async with AsyncExitStack() as stack:
         sampling = planned(config, trains=False)
         local = await stack.enter_async_context(open_local(sampling, is_run=False))
         archive = None
-        if config.trackers.to:  # trackers are told from a folder
+        if config.trackers.to:  # trackers read episodes from a run folder
             root = stack.enter_context(TemporaryDirectory(prefix="ludus-play-"))
             store = stack.enter_context(RunStore.create(root, config.name, config.to_yaml()))
             stack.enter_context(open_trackers(config.trackers, config.name, store.folder))
@@ -79,9 +79,10 @@ def play(
     workflow_kwargs: Mapping[str, Any] | None = None,
     on_episode: Callable[[Episode], None] = lambda _: None,
 ) -> tuple[Episode, ...]:
-    """Every row played `gconfig.n_samples` times by the configured model, in the order of rows and samples.
+    """Play every row `gconfig.n_samples` times with the configured model; the episodes, ordered by row and sample.
 
-    workflow, dataset: in every form that `Trainer` takes. An agent's fault is its episode's outcome.
+    workflow, dataset: in every form that `Trainer` takes. An error in an agent is its episode's outcome; it is not
+    raised.
     on_episode: called with each episode as it ends.
     """
     rows = load_rows(dataset)
@@ -99,8 +100,8 @@ def play(
 
 
 def tasks_of(config: Config, rows: Sequence[Row]) -> list[EpisodeTask]:
-    """Every row `gconfig.n_samples` times, in the order of rows and samples."""
-    # An evaluation's task: what the agent asks for is honoured, nothing is pinned for a trainer.
+    """The tasks of every row, `gconfig.n_samples` for each, ordered by row and sample."""
+    # As evaluations: the agent's own sampling settings apply; none is pinned for training.
     return [
         EpisodeTask(
             episode_id=f"row{row_idx:05d}-m{sample_idx:02d}",

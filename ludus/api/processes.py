@@ -1,6 +1,6 @@
-"""The processes of a run beside this one, as what is opened here needs them.
+"""The interface to the other processes of a run.
 
-Knows: what is asked of them.  Knows not: what starts them, and where; a configuration's class names that.
+Knows: what they are needed for.  Knows not: how and where they are started; the configuration's class names that.
 """
 
 from __future__ import annotations
@@ -26,56 +26,55 @@ ResultT = TypeVar("ResultT")
 
 
 class Processes:
-    """Those of a run of this process alone, of which there are none; a class of a run with others starts them.
+    """The interface, for a run that has only this process; `cluster` has the implementation that starts others.
 
-    None of them runs before it is needed; all of them end with the block that opened this.
+    A process is started when it is first needed; all of them end with the block that opened this.
     """
 
     async def engine(self, tokenizer: Tokenizer, files: WeightFiles | None) -> Engine:
-        """The engine of the configuration's replicas, each of which is a process; one that is lost is replaced.
+        """The engine made of the configured replicas, each a process; one that is lost is replaced.
 
-        files: where they read the run's weights. None: these reach them over HTTP.
+        files: where they read published weights. None: weights are sent to them over HTTP.
         """
         _refuse("engines that the run starts")
 
     def ranks(
         self, tokenizer: Tokenizer, *, sampling: LoadedModel | None
     ) -> AbstractAsyncContextManager[ShardedTrainer]:
-        """The trainer of `trainer.ranks` processes, until the block ends. sampling: a whole model in this process that
-        samples; None: there is none."""
+        """The trainer of `trainer.ranks` processes, until the block ends. sampling: the whole model of this process, if
+        an engine here samples with it. None: none does."""
         _refuse("trainer.ranks above 1")
 
     async def workers(self, agents: Sequence[AgentAdapter | None]) -> None:
-        """Rollout workers for those of the agents that play in them, until the run ends."""
+        """Start rollout workers for those agents that play in them, until the run ends."""
         if any(isinstance(agent, RemoteAgentAdapter) for agent in agents):
             _refuse("rollout.agent.workers")
 
     def announce(self) -> None:
-        """Say in the run's folder that this process is its head, for as long as it is."""
+        """Write to the run's folder that this process is its head, until it ends."""
 
     def on_end(self, ask: Callable[[], None]) -> None:
-        """Have `ask` called when the end of the run is asked for, or something makes it. From any thread."""
+        """Have `ask` called, from any thread, when the run must end: it was asked to, or lost a process for good."""
 
     def check(self) -> None:
-        """Raises what makes the end of the run, if something does."""
+        """Raises the reason why the run must end, if there is one."""
 
     async def unless_lost(self, work: Coroutine[Any, Any, ResultT]) -> ResultT:
-        """What `work` returns. Raises what makes the end of the run as soon as something does."""
+        """What `work` returns. Raises the reason why the run must end as soon as there is one."""
         return await work
 
 
 @asynccontextmanager
 async def alone(config: Config, *, is_run: bool = True) -> AsyncIterator[Processes]:
-    """No other process, whatever is configured."""
+    """The run's `Processes` if there are to be no others, whatever is configured."""
     del config, is_run
     yield Processes()
 
 
 def open_processes(config: Config, *, is_run: bool = True) -> AbstractAsyncContextManager[Processes]:
-    """The run's other processes, as the configuration's class has them.
+    """The run's `Processes`, opened as the configuration's class says.
 
-    is_run: the run's folder is this process's own. False: a run of this name may be going on, and its folder is left
-    as it is.
+    is_run: this process owns the run's folder. False: a run of this name may be going on, so its folder is not touched.
     """
     opened: AbstractAsyncContextManager[Processes] = import_object(config.processes)(config, is_run=is_run)
     return opened

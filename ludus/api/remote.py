@@ -1,4 +1,4 @@
-"""A recorder in front of engines that run elsewhere: the tokenizer is here, the weights are not.
+"""Opens a recorder in front of engines that run elsewhere: only the tokenizer is loaded here, no weights.
 
 Knows: how text and engine are put together.  Knows not: weights, torch, trainers.
 """
@@ -20,9 +20,9 @@ from ludus.text.chat import ChatText
 
 @asynccontextmanager
 async def open_remote(config: Config) -> AsyncIterator[Recorder]:
-    """The recorder of what the servers at `engine.urls` sample, until the block ends; several are behind a router.
+    """A recorder whose answers are sampled by the servers at `engine.urls`, until the block ends.
 
-    `model.path` is the folder or the hub id of the model that is served there; only its text files are read.
+    `model.path` is the folder or the hub id of the model that they serve; only its tokenizer and template are read.
     Raises UserError or BackendError if one of them is no such server, or serves another model.
     """
     (kind, settings), model = server_of(config), config.model

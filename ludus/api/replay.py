@@ -1,9 +1,9 @@
-"""A run's training once more, from its record: the same batches through the same loop, without an engine or agents.
+"""Replays a run's training from its record: the same batches through the same loop, without an engine or agents.
 
-Knows: which settings move the weights, what a run's folder keeps.  Knows not: what a step does.
-Invariant: with the settings of the run, on the same machine, the weights after each step are those of the run to the
-last bit. With others it is offline training on what was played: every token has the weight that the algorithm's
-correction gives to one that another policy sampled.
+Knows: which settings affect the weights, what a run's folder keeps.  Knows not: what a step does.
+Invariant: with the run's settings, on the same machine, the weights after each step equal the run's to the last bit.
+With other settings a replay is offline training on the recorded episodes: the algorithm's correction weighs each token
+as one that another policy sampled.
 """
 
 from __future__ import annotations
@@ -38,13 +38,13 @@ from ludus.settings import Path_, leaves
 from ludus.teachers.settings import NoTeacherSettings, ScoringSettings
 
 LoadConfig = Callable[[Path, Sequence[str]], Config]
-# What of a configuration says where the weights go, once groups are there.
+# Keys that affect the weights when the groups are given.
 _MOVES = (
     *("algorithm", "trainer", "critic", "teacher", "model", "seed", "train_dataset.mix"),
     *("rollout.agent.turn_discount", "rollout.agent.export_style"),
     *("rollout.max_head_offpolicyness", "rollout.stale_tokens"),
 )
-# And of that what changes the order of sums alone.
+# Of these, the keys that only change the order in which numbers are summed.
 _ROUNDS = ("trainer.ranks", "trainer.row_tokens", "trainer.activation_checkpointing", "trainer.record_tokens")
 _ACTS = (*_MOVES, "name", "run_root", "checkpoint", "total_train_steps", "scheduler")
 _STEP_TIME = "time/step_s"
@@ -52,18 +52,18 @@ _STEP_TIME = "time/step_s"
 
 @dataclass(frozen=True, slots=True)
 class Replayed:
-    """A training from the record of another run."""
+    """The result of a replay."""
 
     summary: RunSummary
     of: str
-    """The folder of the run whose record it is."""
+    """The folder of the replayed run."""
     from_step: int
     changed: Sequence[str]
-    """`key: before → now` of each setting that moves weights otherwise than there. Empty: it is the same training."""
+    """`key: before → now` of each changed setting that affects the weights. Empty: it is the same training."""
     weights_equal: bool | None
-    """The model, and the trainer's state, to the last bit. None: that run has none of this step."""
+    """Whether model and trainer state equal the run's to the last bit. None: the run has saved neither of this step."""
     times_faster: float | None
-    """Than that run was, over the same steps. None: its metrics do not say how long they took."""
+    """How many times faster than the run, over the same steps. None: its metrics do not say how long they took."""
 
 
 def replay(
@@ -74,12 +74,12 @@ def replay(
     from_step: int = 0,
     observer: Observer | None = None,
 ) -> Replayed:
-    """Train once more what the run in `folder` was trained on, as a run beside it.
+    """Train again on the batches that the run in `folder` was trained on, as a new run beside it.
 
-    overrides: `a.b=value`, such as a name (else NAME-replay), an algorithm, or fewer steps (total_train_steps).
-    load: reads a configuration.  from_step: go on from the run's checkpoint of that step. 0: from the model as it was.
-    Raises UserError where the record does not suffice, ConfigError for a setting that cannot act or cannot be learned
-    with from what others sampled.
+    overrides: `a.b=value`, such as a name (default: NAME-replay), an algorithm, or fewer steps (total_train_steps).
+    load: reads a configuration.  from_step: begin with the run's checkpoint of that step. 0: with the initial model.
+    Raises UserError if the record lacks something, ConfigError for a setting that cannot act in a replay, or with which
+    tokens of another policy cannot be learned from.
     """
     with RunStore.look(folder) as record:
         recorded, config = load(folder / "config.yaml", ()), load(folder / "config.yaml", overrides)
@@ -124,7 +124,7 @@ async def _train(
     *,
     is_offline: bool,
 ) -> RunSummary:
-    """is_offline: what was sampled is another policy's from the first step on."""
+    """is_offline: the recorded tokens are another policy's from the first step on."""
     observer.on_phase(f"loading {config.model.path}")
     teacher = config.teacher
     has_hints = isinstance(teacher, ScoringSettings) and teacher.hint is not None
@@ -154,18 +154,18 @@ async def _train(
 
 
 def _prepared(config: Config, record: RunStore, num_steps: int) -> tuple[Config, TrainPlan]:
-    """The configuration of the run that is made, and its plan."""
+    """The configuration and the plan of the new run."""
     last = next(reversed(checkpoints(record.checkpoints)), None)
     num_rows = 0 if last is None else sum(each.num_rows for each in last.progress.data.values())
     config = with_decay_end(config, train_plan(config, (), num_rows=num_rows))
-    if isinstance(config.teacher, NoTeacherSettings):  # else the policy is asked what it thinks of tokens
+    if isinstance(config.teacher, NoTeacherSettings):  # with a teacher the policy scores tokens, which needs an engine
         config = config.model_copy(update={"engine": RecordedSettings()})
     if config.name == record.name:
         config = config.model_copy(update={"name": free_name(Path(config.run_root), f"{record.name}-replay")})
     RunStore.check_free(config.run_root, config.name)
     plan = replace(
         train_plan(config, (), num_rows=0),
-        rollout=config.rollout.model_copy(update={"replay": None}),  # what was drawn is in the record
+        rollout=config.rollout.model_copy(update={"replay": None}),  # groups drawn from the buffer are in the record
         curriculum=None,
         eval_settings=EvalSettings(),
         total_steps=num_steps,
@@ -176,7 +176,7 @@ def _prepared(config: Config, record: RunStore, num_steps: int) -> tuple[Config,
 
 
 def _check_policy(config: Config, *, is_offline: bool) -> None:
-    """Raises ConfigError if the tokens are those of another policy and could not be learned from."""
+    """Raises ConfigError if the tokens are another policy's and the algorithm cannot learn from those."""
     algorithm_of(config.algorithm).load()
     if not is_offline:
         return
@@ -188,7 +188,7 @@ def _check_policy(config: Config, *, is_offline: bool) -> None:
 def _check_same_settings(
     record: RunStore, recorded: Config, values: Mapping[Path_, Any], from_step: int, load: LoadConfig
 ) -> None:
-    """Raises UserError if the run was trained with other settings before, which it does not have any more."""
+    """Raises UserError if earlier steps of the run were trained with other settings than its configuration has now."""
     decays = any(each.optimizer.decay != "constant" for each in (recorded.trainer, recorded.critic))
     moves = (*_MOVES, *(("total_train_steps", "total_train_epochs") if decays else ()))
     for path in sorted(record.folder.glob("config.until-*.yaml")):
@@ -219,7 +219,8 @@ def _num_steps(record: RunStore) -> int:
 
 
 def _is_equal(recorded: Path, replayed: Path, summary: RunSummary) -> bool | None:
-    """Of the trained model where both have one, and of the trainer's state of the last step."""
+    """Compares the trained models, if both runs have one, and the trainers' states after the last step. None: neither
+    is there."""
     before, pairs = read_summary(recorded) or {}, []
     if before.get("steps") == summary.steps and before.get("model_files") and summary.model_files:
         pairs.append([_weights(before["model_files"]), _weights(summary.model_files)])
@@ -252,5 +253,5 @@ def _values(config: Config) -> dict[Path_, Any]:
 
 
 def _is_below(key: Path_, tops: Sequence[str]) -> bool:
-    """The key, or one above it."""
+    """Whether the key, or one above it, is in `tops`."""
     return any(".".join(key[: top.count(".") + 1]) == top for top in tops)

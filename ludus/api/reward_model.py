@@ -1,6 +1,6 @@
-"""`ludus.train_reward_model` and `ludus.RewardModel`: what people preferred becomes a number for every conversation.
+"""`ludus.train_reward_model` and `ludus.RewardModel`: a model trained on preferences that scores conversations.
 
-Knows: which part is built from which settings.  Knows not: how rows become pairs, what the number is used for.
+Knows: which part is built from which settings.  Knows not: how rows become pairs, what the scores are used for.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from ludus.models.load import LoadedModel
 
 Messages = Sequence[Mapping[str, Any]]
-# Long conversations get a row of their own; short ones share a forward pass of so many tokens.
+# Short conversations share a forward pass of so many tokens; longer ones get one of their own.
 _ROW_TOKENS = 4096
 
 
@@ -33,11 +33,11 @@ class RewardModel:
     """Scores conversations with a model that `train_reward_model` or TRL trained. Safe to share between threads."""
 
     def __init__(self, path: str | Path, *, dtype: str = "float32", device: str = "auto") -> None:
-        """path: a folder, or a name on the hub, of a model for sequences with one number.
+        """path: a folder, or a name on the hub, of a sequence classification model with a single output.
 
-        Raises UserError if there is no such model, or if it has no such number.
+        Raises UserError if there is no such model, or if it has no such output.
         """
-        from ludus.trainer.reward import RewardScores  # torch is here for who scores
+        from ludus.trainer.reward import RewardScores  # imports torch, which only this class needs
 
         model = _load(ModelSettings(path=str(path), dtype=dtype, device=device))  # type: ignore[arg-type]
         if not model.head_weight.any():
@@ -51,9 +51,9 @@ class RewardModel:
         return f"RewardModel({self._path!r})"
 
     def scores(self, conversations: Sequence[Messages]) -> list[float]:
-        """The number of each conversation up to the assistant's last message; shared beginnings cost once.
+        """The score of each conversation up to its last assistant message; shared beginnings are computed once.
 
-        Raises UserError if one of them is no conversation, or has no message of the assistant's.
+        Raises UserError if one of them is no conversation, or has no assistant message.
         """
         sequences = []
         for number, messages in enumerate(conversations):
@@ -68,7 +68,7 @@ class RewardModel:
         return scores
 
     async def score(self, messages: Messages) -> float:
-        """Of one conversation, in a thread, so that other agents go on."""
+        """The score of one conversation, computed on a thread so that other agents go on."""
         (score,) = await asyncio.to_thread(self.scores, [messages])
         return score
 
@@ -81,11 +81,12 @@ def train_reward_model(
     *,
     on_step: OnStep | None = None,
 ) -> int:
-    """Train the configured model to say what the rows prefer, and save it in `folder`; the steps taken.
+    """Train the configured model to score what the rows prefer higher, and save it in `folder`. Returns the number of
+    steps.
 
-    config: `model`, `trainer` and `seed` act. It is trained whole, in this process.
-    dataset: rows with `chosen` and `rejected`, as for `train_preferences`, and `margin` if there is one.
-    What is saved loads with `RewardModel`, and with transformers' AutoModelForSequenceClassification.
+    config: `model`, `trainer` and `seed` act. All weights are trained, in this process.
+    dataset: rows with `chosen` and `rejected`, as for `train_preferences`, and optionally `margin`.
+    The saved model loads with `RewardModel`, and with transformers' AutoModelForSequenceClassification.
     Raises UserError for a row that cannot be read, with its number, and for a folder that cannot be written;
     ConfigError for adapters and several ranks.
     """

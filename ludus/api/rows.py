@@ -1,4 +1,5 @@
-"""Rows of a dataset, however it was given: a sequence, an iterable, a Hugging Face dataset, a file, a function.
+"""Reads the rows of a dataset from whatever was given: a sequence, an iterable, a Hugging Face dataset, a file, a
+function.
 
 Knows: JSON, CSV, Parquet, import strings.  Knows not: what is in a row.
 """
@@ -23,9 +24,9 @@ _FORMS = (
 
 
 def load_rows(source: object, key: str = "dataset") -> Sequence[Row]:
-    """The rows behind `source`; at least one. `key` is what error messages call it.
+    """The rows of `source`; at least one. `key` is what error messages call it.
 
-    Raises UserError that names what is missing: the file, the line, the row.
+    Raises UserError that names what is wrong: the file, the line, the row.
     """
     rows = _from_reference(source, key) if isinstance(source, str | Path) else _from_object(source, key)
     if len(rows) == 0:
@@ -62,7 +63,7 @@ def _from_reference(source: str | Path, key: str) -> Sequence[Row]:
 
 
 def read_file(path: Path, key: str) -> Sequence[Row]:
-    """The rows of a file that can be read, none if it is empty. key: what error messages call it.
+    """The rows of a file; none if it is empty. key: what error messages call it.
 
     Raises UserError that names what is wrong: the file, the line, the row.
     """
@@ -106,7 +107,7 @@ def _read_parquet(path: Path) -> Sequence[Row]:
     with path.open("rb") as file:
         try:
             rows: list[Row] = parquet.read_table(file).to_pylist()
-        except ValueError as error:  # pyarrow's errors of broken files are ones
+        except ValueError as error:  # pyarrow's errors for broken files are ValueErrors
             raise UserError(f"{str(path)!r} is not valid Parquet: {error}") from None
     return rows
 
@@ -121,7 +122,7 @@ def parse_json(text: str, where: str) -> Any:
         return json.loads(text)
     except RecursionError:
         raise UserError(f"{where} is not valid JSON: it is nested too deep") from None
-    except ValueError as error:  # also a number of more digits than Python reads
+    except ValueError as error:  # also raised for a number with more digits than Python reads
         raise UserError(f"{where} is not valid JSON: {error}") from None
 
 

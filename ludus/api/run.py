@@ -1,7 +1,8 @@
-"""A run of this process that is open: its model, what trains it, its folder, and where it stood.
+"""Opens a run: its model, the trainer, its folder, and the checkpoint it goes on from.
 
-Knows: in which order they are opened, how a checkpoint is taken up.  Knows not: where groups come from, what a step is.
-Invariant: a model that cannot be opened leaves no folder behind that stands in the next one's way.
+Knows: the order in which they are opened, how a checkpoint is loaded.  Knows not: where groups come from, what a step
+is.
+Invariant: if a run cannot be opened, no folder is left behind that would be in the way of the next try.
 """
 
 from __future__ import annotations
@@ -35,19 +36,20 @@ logger = logging.getLogger(__name__)
 GIB = 2**30
 _THREADS = "train/threads"
 _MOST_COUNTED = 10
-"""Checkpoints that stay, as far as they are thought of at the start; whoever keeps all of them deletes some."""
+"""At most so many kept checkpoints are counted when free disk space is checked; a run that keeps more is expected to
+have some deleted."""
 
 
 @dataclass(frozen=True, slots=True)
 class OpenRun:
-    """What a step works with (see `StepComponents`)."""
+    """The parts of an open run; satisfies `StepComponents`."""
 
     local: LocalModel
     learner: ModelTrainer | ShardedTrainer
     store: RunStore
     teacher: Teacher | None
     start: RunProgress
-    """Where it stood when it was opened."""
+    """The progress with which it was opened."""
 
     @property
     def engine(self) -> Engine:
@@ -55,7 +57,7 @@ class OpenRun:
 
 
 def compute_as_in(record: RunStore, step: int) -> None:
-    """With as many threads as a run did in `step`, or the next one that is measured."""
+    """Compute with as many threads as a run did in `step`, or in the next step whose metrics tell."""
     from ludus.models.threads import compute_as
 
     known = next((each[_THREADS] for later, each in record.metrics() if later >= step and _THREADS in each), None)
@@ -64,9 +66,9 @@ def compute_as_in(record: RunStore, step: int) -> None:
 
 
 def _check_disk(config: Config, learner: ModelTrainer | ShardedTrainer) -> None:
-    """Raises UserError if not even one checkpoint would fit on the run's disk, which would be said hours later."""
+    """Raises UserError if the run's disk has no room for even one checkpoint, rather than hours later."""
     trained = sum(parameter.numel() for parameter in learner.model.trainable.values())
-    # masters and two moments; and the model as it is saved
+    # master weights and two moments; and the saved model
     state = trained * (4 + (8 if config.trainer.optimizer.moments == "fp32" else 4))
     saved = sum(parameter.nbytes for parameter in learner.model.trainable.values())
     free, once = free_bytes(config.folder), state + saved
@@ -98,11 +100,11 @@ async def open_run(
     model_name: str = DEFAULT_MODEL,
     base_name: str | None = None,
 ) -> AsyncIterator[OpenRun]:
-    """The run of `config` with the weights of a checkpoint, which answer, until the block ends.
+    """The run of `config`, open until the block ends; its engine answers with the checkpoint's weights.
 
-    found: taken up with optimizer and all, or with its weights alone where it has no more. None: the model as it is.
-    goes_on: its folder is there.  text: the configuration as the folder keeps it.  sources: of the rows it plays.
-    model_name: what answers are said to come from.  base_name: what requests call its base, besides `model.path`.
+    found: the checkpoint, loaded with its optimizer state if it has one. None: the run begins with the model's weights.
+    goes_on: the run's folder exists.  text: the configuration to keep in the folder.  sources: of the rows it plays.
+    model_name: the model's name in answers.  base_name: a further name for its base in requests, besides `model.path`.
     """
     async with AsyncExitStack() as stack:
         local = await stack.enter_async_context(open_local(config))

@@ -1,9 +1,9 @@
-"""A run's models asked by name: what is sampled is recorded as all else, in a run of its own inside the run's folder.
+"""Answers with a run's models by name, for the run's page; answers are recorded in a run inside the run's folder.
 
 Knows: where a run's weights are, sessions, the past of a turn.  Knows not: HTTP, pages, other runs.
-Invariants: the run itself is only read; weights are those that sampled or will: a step's are rounded as they were
-published; a branch goes on from the very tokens of its turn's past, unless these are no longer what the template makes
-of it; where memory does not suffice, nothing is loaded.
+Invariants: the run itself is only read; the weights of a step are rounded exactly as they were published; a branch goes
+on from the exact tokens of its turn's past, unless the template no longer renders those; nothing is loaded that does
+not fit into memory.
 """
 
 from __future__ import annotations
@@ -50,17 +50,17 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-IDLE_S = 600.0  # a person who compares answers comes back within minutes; loading again takes seconds
+IDLE_S = 600.0  # somebody who compares answers comes back within minutes; loading again takes seconds
 _ALTERNATIVES = 5  # of each token, for the page
 _NEEDED = ("model", "engine", "trainer", "gconfig", "seed")
 _BASE, _FINAL = "base", "final"
 
 
 class RunSampler:
-    """Of one run. Used on one event loop."""
+    """The models of one run. Used on one event loop."""
 
     def __init__(self, run: Path, elsewhere: Mapping[str, Endpoint] | None = None) -> None:
-        """elsewhere: models that are served there and answer too, by name. None: there are none.
+        """elsewhere: further models, by name, that are served elsewhere. None: there are none.
 
         Raises UserError if the run's configuration cannot be read.
         """
@@ -69,7 +69,7 @@ class RunSampler:
         self._config = _config(run)
         self._opening_store = threading.Lock()
         self._store: RunStore | None = None
-        """None: nobody has asked anything yet."""
+        """None: nothing was asked yet."""
         self._opened = OpenedWeights[str](
             self._config.engine, lease=ComputeLease(), seed=self._config.seed, on_close=self._end_sessions
         )
@@ -79,7 +79,7 @@ class RunSampler:
         return f"RunSampler({str(self._run)!r}, {self._opened})"
 
     async def answer(self, question: Question) -> AsyncIterator[Json]:
-        """As of `Sampler`. Raises AgentError, UserError or BackendError where nothing can be answered."""
+        """As `Sampler.answer`. Raises AgentError, UserError or BackendError if there can be no answer."""
         if question.model in self._elsewhere:
             episode = await self._ask_elsewhere(self._elsewhere[question.model], question)
             yield {"done": True, **answer_json(episode, episode.session.turns[-1], None)}
@@ -112,13 +112,13 @@ class RunSampler:
         yield {"done": True, **answer_json(episode, turn, opened.text.tokenizer.decode)}
 
     async def sweep(self) -> None:
-        """Gives back what nobody has asked for, from time to time, until cancelled."""
+        """From time to time, close models that were not used lately; runs until cancelled."""
         while True:
             await asyncio.sleep(IDLE_S / 20)
             await self._opened.close_idle(IDLE_S)
 
     async def close(self) -> None:
-        """Ends the chats; what was answered is kept."""
+        """End all chats; what was answered is kept."""
         await self._opened.close()
         if self._store is not None:
             self._store.close()
@@ -160,7 +160,7 @@ class RunSampler:
         return handle, answer
 
     async def _ask_elsewhere(self, endpoint: Endpoint, question: Question) -> Episode:
-        """Each answer is an episode; those of a chat hold what was said before."""
+        """Each answer is an episode of its own, which includes the chat so far."""
         spec = _spec(question)
         if question.past is None:
             request = self._said(question)
@@ -202,7 +202,7 @@ class RunSampler:
 
         try:
             opened = await get()
-        except BackendError:  # what is open and idle may be in the way
+        except BackendError:  # idle models may hold the memory
             await self._opened.close_idle(0.0)
             opened = await get()
         if opened not in self._episodes:
@@ -211,18 +211,18 @@ class RunSampler:
         return opened
 
     def _writable(self) -> RunStore:
-        """The run that keeps the answers. Raises UserError if another process writes it, or the disk refuses."""
+        """The run that keeps the answers. Raises UserError if another process writes it, or it cannot be written."""
         with self._opening_store:
             if self._store is None:
                 folder, text = self._run / FOLDER, config_text(self._run)
                 is_there = RunStore.is_there(folder)
                 store = RunStore.open(folder) if is_there else RunStore.create(self._run, FOLDER, text)
-                _ = store.journal  # which makes this process its writer
+                _ = store.journal  # makes this process its writer
                 self._store = store
             return self._store
 
     def _load(self, name: str, found: Checkpoint | None) -> tuple[LoadedModel, ChatText]:
-        """Raises UserError if there is no such model, BackendError where memory does not suffice."""
+        """Raises UserError if there is no such model, BackendError if it does not fit into memory."""
         own = self._config.model
         if name == _FINAL:
             saved = own.model_copy(update={"path": str(trained_model(self._run)), "lora": None})
@@ -231,7 +231,7 @@ class RunSampler:
             model = load_step(self._config, found)
         else:
             raise UserError(f"the run has no checkpoint {name!r} any more; ask for another model")
-        template = None if name == _FINAL else own.chat_template  # which is saved with the model
+        template = None if name == _FINAL else own.chat_template  # the trained model was saved with its template
         return model, ChatText.load(model.folder, chat_template=template, tool_parser=own.tool_parser)
 
     async def _end_sessions(self, opened: Opened) -> None:
@@ -241,14 +241,15 @@ class RunSampler:
 
 
 class _OtherPastError(AgentError):
-    """The template, or what was asked for besides messages, makes other tokens of the past than were there."""
+    """The past of a turn would be rendered into other tokens now, because of the template or the request's other
+    fields."""
 
     def __init__(self) -> None:
         super().__init__("the past of the turn cannot be had again token by token")
 
 
 class _Past(Recall):
-    """The answers of the turns before; what is none of theirs is sampled only once they are over."""
+    """Gives the recorded answers of earlier turns; other answers are sampled only once `is_over` is set."""
 
     def __init__(self, record: SessionRecord) -> None:
         super().__init__(record, newest=2**62)
@@ -262,7 +263,7 @@ class _Past(Recall):
 
 
 async def _relive(session: Session, turns: Sequence[Turn]) -> None:
-    """Have the turns happen in the session as they did, token by token. Raises _OtherPastError if that cannot be."""
+    """Repeat the turns in the session with their recorded tokens. Raises _OtherPastError if that is impossible."""
     for turn in turns:
         await session.complete(_asked(turn))
 
@@ -273,12 +274,12 @@ def _spec(question: Question) -> SessionSpec:
         task_id=question.kind,
         group_id=question.group,
         metadata=question.metadata,
-        is_eval=True,  # its tokens are nobody's to train on
+        is_eval=True,  # so its tokens are never trained on
     )
 
 
 def _asked(turn: Turn) -> ChatRequest:
-    """What the turn was asked, as far as the record has it."""
+    """The request of the turn, as far as it is recorded."""
     return ChatRequest(messages=turn.messages, tools=turn.tools, sampling=turn.sampling, agent=turn.agent)
 
 
@@ -293,8 +294,8 @@ def _text(delta: Delta) -> str:
 
 
 def _config(run: Path) -> Config:
-    """What of the run's configuration its models need, with an engine of this process, and no card that a run which
-    goes on is using. Other keys may be of another version, or of the user's own."""
+    """The part of the run's configuration that its models need, with an engine in this process, and on the CPU while
+    the run is training. Other keys are not read: they may be of another version, or the user's own."""
     config = Config.of({name: value for name, value in read_config(run).items() if name in _NEEDED})
     changes: dict[str, Any] = {}
     if not isinstance(config.engine, LocalSettings):

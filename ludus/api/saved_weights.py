@@ -1,8 +1,8 @@
-"""Weights of a model that is trained, other than its newest: its base, and the steps that were saved.
+"""Answers with weights of a model in training other than its newest: its base, and the steps that were saved.
 
 Knows: names of weights, engines on them, the sessions in which they answer.  Knows not: HTTP, training.
-Invariants: weights that were asked for by name answer, or the request is refused by name; what they sample is in no
-record of the model's, so it is never trained. What the names are: `episodes/names.py`.
+Invariants: a request is answered by the weights it names, or refused with that name; what they sample is not in the
+model's record, so it is never trained on. The names: `episodes/names.py`.
 """
 
 from __future__ import annotations
@@ -35,21 +35,21 @@ class SavedWeights:
     """The other models of one model's sessions (`OtherModels`)."""
 
     def __init__(self, config: Config, local: LocalModel, *, bases: Sequence[str]) -> None:
-        """local: the model's own engine, text and lease.  bases: what the model was called when it was loaded."""
+        """local: the model's own engine, text and lease.  bases: further names of the model it was loaded from."""
         self._config = config
         self._local = local
         self._bases = tuple(dict.fromkeys((*bases, config.model.path)))
         self._opened = OpenedWeights[int](config.engine, lease=local.lease, seed=config.seed)
         self._lock = threading.Lock()
-        """Guards what stands below; held for a moment."""
+        """Guards `_sessions`; never held for long."""
         self._sessions: WeakKeyDictionary[Opened, WeakKeyDictionary[Session, Session]] = WeakKeyDictionary()
-        """By the session that the requests came for."""
+        """By the session that the request came for, the one in which these weights answer it."""
 
     def __repr__(self) -> str:
         return f"SavedWeights({self._config.name!r}, opened={self._opened})"
 
     def names(self) -> Sequence[str]:
-        """Of those that could answer now."""
+        """Names of the weights that could answer now."""
         if not self._are_served:
             return ()
         return [*self._bases, *(f"{self._config.name}@{step}" for step in self._found())]
@@ -64,7 +64,7 @@ class SavedWeights:
         called = f"{self._config.name}@{step}"
         try:
             opened = await self._opened.get(step, lambda: self._load(step), name=called, version=step)
-        except UserError as error:  # the client is told that these weights are not to be had
+        except UserError as error:  # the client is told that these weights are not available
             raise session.names.unknown(name, session.model_list, why=str(error)) from error
         with self._lock:
             sessions = self._sessions.setdefault(opened, WeakKeyDictionary())
@@ -86,7 +86,7 @@ class SavedWeights:
         return isinstance(kind_of(self._config.engine), LocalKind)
 
     def _found(self) -> dict[int, Checkpoint]:
-        """By step, what was saved after it."""
+        """The checkpoints by step."""
         return {each.progress.step: each for each in checkpoints(self._config.folder / "checkpoints")}
 
     def _check(self, session: Session, name: str, step: int) -> None:

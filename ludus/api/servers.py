@@ -1,6 +1,6 @@
-"""Engines that are servers of their own: each kind's command, and its client.
+"""Engines that are servers: the command that starts each kind, and the client that uses it.
 
-Knows: which kind is started how and spoken to how.  Knows not: where their processes are placed.
+Knows: how each kind is started and called.  Knows not: where their processes are placed.
 """
 
 from __future__ import annotations
@@ -35,11 +35,11 @@ logger = logging.getLogger(__name__)
 GIB = 2**30
 _LOOPBACK = ("127.0.0.1", "localhost", "::1")
 KEY = "key"
-"""In the task of an engine's process: the key that its server wants."""
+"""Field in the task of an engine's process: the key that its server requires."""
 
 
 def server_of(config: Config) -> tuple[ServerKind, ServerSettings]:
-    """Raises ConfigError for a kind that is no server."""
+    """The configured kind of server and its settings. Raises ConfigError if the engine is no server."""
     kind, settings = kind_of(config.engine), config.engine
     if not isinstance(kind, ServerKind) or not isinstance(settings, ServerSettings):
         raise ConfigError(f"engine.kind={settings.kind!r} is no server")
@@ -47,7 +47,7 @@ def server_of(config: Config) -> tuple[ServerKind, ServerSettings]:
 
 
 def server_command(config: Config, address: ReplicaAddress) -> ServerCommand:
-    """What starts a replica of the run's engine at `address`. Raises ConfigError if Ludus cannot start this kind."""
+    """The command that starts a replica at `address`. Raises ConfigError if Ludus cannot start this kind."""
     kind, settings = server_of(config)
     if kind.command is None:
         raise ConfigError(f"engine.kind={settings.kind!r} needs engine.urls, the servers that run already")
@@ -55,10 +55,10 @@ def server_command(config: Config, address: ReplicaAddress) -> ServerCommand:
 
 
 async def connect(config: Config, url: str, tokenizer: Tokenizer, key: str | None, files: WeightFiles | None) -> Engine:
-    """The run's engine behind `url`. Raises UserError or BackendError where it cannot be used, or not with the sampling
-    that the run asks for.
+    """The run's engine behind `url`. Raises UserError or BackendError if it cannot be used, or cannot sample as the run
+    is configured to.
 
-    files: of the run's weights, where its kind of server takes them from files.
+    files: where the server reads published weights, if its kind does that.
     """
     kind, settings = server_of(config)
     is_sent = files is None and settings.weights not in WITHOUT_FILES
@@ -74,9 +74,10 @@ async def connect(config: Config, url: str, tokenizer: Tokenizer, key: str | Non
 
 
 def open_files(config: Config, model: LoadedModel) -> WeightFiles | None:
-    """Where the run's servers find new weights, to be closed with the run. None: they take them in another way.
+    """The files in which the run's servers find new weights; close them with the run. None: weights are not sent by
+    file.
 
-    Raises ConfigError if weights cannot be sent as the configuration has it.
+    Raises ConfigError if weights cannot be sent as `engine.weights` says.
     """
     kind, engine = server_of(config)
     known: tuple[WeightRoute, ...] = ("auto", *kind.routes, *(("lora",) if model.adapter is not None else ()))
@@ -89,7 +90,7 @@ def open_files(config: Config, model: LoadedModel) -> WeightFiles | None:
         raise ConfigError(f"engine.weights={engine.weights!r} is for whole models; adapters are sent by lora or disk")
     if kind.delivery is None or engine.weights in WITHOUT_FILES:
         return None
-    # Whether the run's engines share the memory of this machine.
+    # Whether the run's engines are on this machine, and can share its memory.
     hosts = [urlsplit(url).hostname for url in engine.urls]
     is_near = all(host in _LOOPBACK for host in hosts) if hosts else config.scheduler.type == "local"
     if engine.weights == "stream" or ("stream" in kind.routes and engine.weights in ("auto", "lora") and not is_near):
@@ -115,6 +116,6 @@ def open_files(config: Config, model: LoadedModel) -> WeightFiles | None:
 
 
 def published_bytes(model: LoadedModel) -> int:
-    """What the versions of the weights take that lie in files at once."""
+    """Bytes of the versions of the weights that are in files at the same time."""
     num_versions = ADAPTERS_AT_ONCE if model.adapter_config is not None else WHOLE_MODELS_AT_ONCE
     return num_versions * (HEADER_BYTES + sum(parameter.nbytes for parameter in model.trainable.values()))

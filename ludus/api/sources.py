@@ -1,4 +1,4 @@
-"""Where rows come from: one dataset or several by name, in files, in functions, or passed in Python.
+"""Finds the datasets of a run: one or several by name, in files, in functions, or passed in Python.
 
 Knows: which keys of the configuration name rows.  Knows not: who plays them, in which order.
 """
@@ -14,9 +14,9 @@ from ludus.rollout.mixture import Row, Source
 
 
 def train_sources(settings: TrainDatasetSettings, given: object = None) -> list[Source]:
-    """The rows to train on. given: what was passed in Python; None: the configuration names them.
+    """The datasets to train on. given: what was passed in Python; None: the configuration names them.
 
-    Raises ConfigError where nothing says where rows come from, UserError where they cannot be read.
+    Raises ConfigError if no rows were given, UserError if they cannot be read.
     """
     rows = _rows_by_name(settings, given, "train_dataset")
     if not rows:
@@ -26,7 +26,7 @@ def train_sources(settings: TrainDatasetSettings, given: object = None) -> list[
 
 
 def valid_sources(settings: ValidDatasetSettings, given: object = None) -> list[Source]:
-    """The held-out rows, as `train_sources`; none where nothing says where they come from."""
+    """The held-out datasets, found as by `train_sources`; empty if none were given."""
     found = _rows_by_name(settings, given, "valid_dataset")
     counts = {name: min(len(rows), settings.max_rows or len(rows)) for name, rows in found.items()}
     return [Source([rows[idx] for idx in range(counts[name])], name) for name, rows in found.items()]
@@ -35,7 +35,7 @@ def valid_sources(settings: ValidDatasetSettings, given: object = None) -> list[
 def _rows_by_name(
     settings: TrainDatasetSettings | ValidDatasetSettings, given: object, key: str
 ) -> dict[str, Sequence[Row]]:
-    """Rows by the names of their sources; of the only one it is ''. Empty: nothing says where they come from."""
+    """Rows by dataset name, '' if there is only one. Empty: no rows were given."""
     if not settings.mix:
         source = settings.path if given is None else given
         return {} if source is None else {"": load_rows(source, f"{key}.path")}

@@ -1,8 +1,8 @@
-"""The weights that a run samples with after a step, loaded anew.
+"""Loads the weights that a run sampled with after a step.
 
 Knows: a run's checkpoints, memory.  Knows not: names of weights, engines, sessions.
-Invariants: they are rounded as they were when they sampled, whatever a checkpoint holds of them; where memory does not
-suffice, nothing is loaded.
+Invariants: they are rounded as they were when they sampled, whatever form the checkpoint has them in; nothing is loaded
+that does not fit into memory.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ if TYPE_CHECKING:
     from ludus.models.load import LoadedModel
 
 GIB = 2**30
-_BESIDES_BYTES = GIB // 2  # what a model takes besides its weights: a step's activations, and room for others
+_BESIDES_BYTES = GIB // 2  # besides its weights: activations of an engine step, and room for other programs
 
 
 def load_step(config: Config, found: Checkpoint | None) -> LoadedModel:
-    """Of a run's own configuration. found: after whose step. None: before the first.
+    """The weights of the run of this configuration. found: the checkpoint of the step. None: before the first step.
 
-    Raises UserError where they cannot be read, BackendError where memory does not suffice.
+    Raises UserError if they cannot be read, BackendError if they do not fit into memory.
     """
     own = config.model
     if found is None:
@@ -39,7 +39,8 @@ def load_step(config: Config, found: Checkpoint | None) -> LoadedModel:
 
 
 def load_weights(config: Config, settings: ModelSettings, *, masters: Checkpoint | None = None) -> LoadedModel:
-    """As `load_step`, of a model of these settings. masters: takes its weights from there. None: they are its own."""
+    """As `load_step`, for a model of these settings. masters: the checkpoint to take master weights from. None: the
+    model's files have its weights."""
     try:
         from ludus.models.load import load_model
         from ludus.trainer.checkpoint import take_masters
@@ -59,12 +60,12 @@ def load_weights(config: Config, settings: ModelSettings, *, masters: Checkpoint
 
 
 def _check_memory(config: Config, settings: ModelSettings) -> None:
-    """Raises BackendError where the weights would not fit into what is free."""
+    """Raises BackendError if the weights do not fit into free memory."""
     folder = resolve_model(settings.path)
     base = adapter_base(folder)
     folders = [folder] if base is None else [folder, resolve_model(base)]
     weights = sum(path.stat().st_size for each in folders for path in each.glob("*.safetensors"))
-    engine: Any = config.engine  # a local one, which has pages
+    engine: Any = config.engine  # a local one, so it has kv_bytes
     needed, free = weights + engine.kv_bytes + _BESIDES_BYTES, free_memory_bytes()
     if free is not None and needed > free:
         raise BackendError(

@@ -32,11 +32,12 @@ def train_supervised(
     *,
     on_step: OnStep | None = None,
 ) -> int:
-    """Train the configured model on every assistant message of the rows, and save it in `folder`; the steps taken.
+    """Train the configured model on every assistant message of the rows, save it in `folder`, and return the number of
+    steps.
 
-    config: `model`, `trainer` without its `loss`, and `seed` act; there are no rollouts and no run folder.
+    config: `model`, `trainer` and `seed` act; there are no rollouts and no run folder.
     dataset: rows with `messages`, and `tools` if there are any, in any form that `Trainer` takes; of rows with `prompt`
-    and `completion` the completion is trained.
+    and `completion` only the completion is trained.
     Raises UserError for a row that is no conversation, with its number, and for a folder that cannot be written.
     """
     config = planned(config)
@@ -56,9 +57,9 @@ def train_preferences(
     *,
     on_step: OnStep | None = None,
 ) -> int:
-    """Train the configured model on what the rows prefer, and save it in `folder`; the steps taken.
+    """Train the configured model on preferences, save it in `folder`, and return the number of steps.
 
-    config: as of `train_supervised`; `algorithm` says how: `{"name": "dpo"}`, or kto, or orpo.
+    config: as for `train_supervised`, and `algorithm` names the method: `{"name": "dpo"}`, or kto, or orpo.
     dataset: rows with `chosen` and `rejected`, and `prompt`, as messages or as text; for KTO also rows with `prompt`,
     `completion` and `label`.
     Raises UserError for a row that cannot be read, with its number, for a folder that cannot be written, and for an
@@ -74,7 +75,7 @@ def train_preferences(
 
 
 def writable(folder: Path | str) -> Path:
-    """The folder, made. Raises UserError if it cannot be; known before hours are spent."""
+    """The folder, created if need be. Raises UserError if it cannot be, rather than after hours of training."""
     try:
         Path(folder).mkdir(parents=True, exist_ok=True)
     except OSError as error:

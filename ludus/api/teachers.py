@@ -1,6 +1,6 @@
-"""The teacher of a run, as its settings describe it, open.
+"""Opens the teacher of a run that its settings describe.
 
-Knows: which kind is built how, what a run's folder holds.  Knows not: how anybody scores, what for.
+Knows: how each kind is built, what a run's folder holds.  Knows not: how tokens are scored, or what for.
 """
 
 from __future__ import annotations
@@ -43,10 +43,10 @@ POLICY = "the run's own model"
 
 @asynccontextmanager
 async def open_teacher(config: Config, local: LocalModel, sources: Sequence[Source]) -> AsyncIterator[Teacher | None]:
-    """Who scores what the run samples, until the block ends. None: nobody does.
+    """The teacher that scores what the run samples, until the block ends. None: there is none.
 
-    sources: of the rows that are played, which have the hints.
-    Raises UserError if the teacher reads text as other tokens than the model, or cannot be loaded; BackendError if it
+    sources: the datasets that are played; their rows hold the hints.
+    Raises UserError if the teacher's tokenizer differs from the model's, or if it cannot be loaded; BackendError if it
     cannot be reached.
     """
     settings = config.teacher
@@ -96,7 +96,8 @@ def _loaded(settings: ModelTeacherSettings, local: LocalModel) -> Scorer:
 
 
 def _of_run(folder: Path) -> tuple[dict[str, Any], Checkpoint | None]:
-    """How the model of a run is loaded, and the checkpoint whose weights it has then. None: those of the model.
+    """Model settings with which a run's model is loaded, and the checkpoint to take its weights from. None: the model's
+    files have them.
 
     Raises UserError if the run has neither ended nor saved a checkpoint.
     """
@@ -111,7 +112,8 @@ def _of_run(folder: Path) -> tuple[dict[str, Any], Checkpoint | None]:
 
 
 def _scorer_of(settings: ModelSettings, found: Checkpoint | None, local: LocalModel, row_tokens: int) -> Scorer:
-    """A model of its own in this process. found: of whose weights. None: its own."""
+    """A scorer that loads a model in this process. found: the checkpoint to take its weights from. None: its files have
+    them."""
     from ludus.models.load import load_model
     from ludus.teachers.model import ModelScorer
 

@@ -48,18 +48,18 @@ from ludus.runs.store import RunStore
 from ludus.settings import leaves
 from ludus.text.chat import ChatText
 
-# A resumed run goes on with the same stream of groups only if these stay as they were.
+# A resumed run plays the same stream of groups only if these keys are unchanged.
 _STREAM_KEYS = (("seed",), ("train_dataset", "batch_size"), ("train_dataset", "shuffle"), ("gconfig", "n_samples"))
 
 _Players = Players | Callable[..., OnlineRollouts]
-"""Who plays, or what opens the sessions that arrive."""
+"""The agents that play, or what makes groups of sessions that arrive over HTTP."""
 
 
 class Trainer:
     """Trains the model inside an agent. `train` and `evaluate` may be called in scripts and in notebooks."""
 
     def __init__(self, config: Config, train_dataset: object = None, valid_dataset: object = None) -> None:
-        """Datasets: rows as mappings, in any form that `load_rows` reads. None: those the configuration names."""
+        """Datasets: rows as mappings, in any form that `load_rows` reads. None: the configuration names them."""
         self.config = config
         self._train_dataset = train_dataset
         self._valid_dataset = valid_dataset
@@ -82,20 +82,21 @@ class Trainer:
         callback: Observer | OnStep | None = None,
         progress: bool | None = None,
     ) -> RunSummary:
-        """Train until the configuration says it is enough, and save the model below the run's folder.
+        """Train until one of the configured limits is reached, and save the model in the run's folder.
 
-        workflow: a class, an instance, an async function or an import string; None: the configuration's.
+        workflow: the agent: a class, an instance, an async function or an import string. None: the configuration's.
         resume: go on from the run's latest checkpoint, with the same stream of groups.
-        eval_workflow: plays the evaluations; None: the configuration's, else `workflow`.
-        should_accept_fn: whether a complete group is trained on, from a mapping of its rewards and rows (`GroupView`);
-        None: the configuration's, else all are.
-        on_gateway, admin_key: with `rollout.agent.mode: online`, called with the gateway's address and admin key, and
-        that key; None makes one.
-        callback: called with each step's number and metrics once it was trained; what it raises stops the run. An
-        observer is told all that happens; `observer` is one that watches in the place of what is shown.
-        progress: whether to show how far the run is. None: where stdout is a terminal or a notebook's, and no
-        `observer` watches; True: lines on stderr where it is neither.
-        Raises UserError where the configuration, the data or the agent cannot work; the message names what would.
+        eval_workflow: the agent that plays evaluations. None: the configuration's, else `workflow`.
+        should_accept_fn: given a complete group (`GroupView`), whether it is trained on. None: the configuration's,
+        else every group is.
+        on_gateway, admin_key: for `rollout.agent.mode: online`. The function is called with the gateway's address and
+        admin key; the key is made if it is None.
+        callback: called with number and metrics of each step; an exception in it stops the run. It may be an
+        `Observer`, which is told of phases, evaluations, failures and the end too.
+        observer: as such a callback, but it replaces the progress that is shown.
+        progress: show the progress: True, always (if need be on stderr); False, never; None, if stdout is a terminal or
+        a notebook and there is no `observer`.
+        Raises UserError if the configuration, the data or the agent cannot work; the message says what would.
         """
         self.config = check_training(self.config)
         algorithm_of(self.config.algorithm).load()
@@ -129,7 +130,7 @@ class Trainer:
             return run_blocking(self._train(players, plan, resume, found, told, interrupts))
 
     def evaluate(self, workflow: object = None, workflow_kwargs: Mapping[str, Any] | None = None) -> Evaluation:
-        """Play the held-out rows with the model as it is, and return the episodes and their means."""
+        """Play the held-out rows with the configured model, and return the episodes and their means."""
         plan = self._eval_plan(is_asked=True)
         assert plan is not None, "an evaluation that is asked for has rows"
         given = GivenAgent(workflow, workflow_kwargs)
@@ -180,7 +181,7 @@ class Trainer:
             try:
                 summary = await train(parts, plan, start)
             except Exception:
-                local.processes.check()  # a lost process explains more than what did not work without it
+                local.processes.check()  # if a process was lost, that explains more than the error it caused
                 raise
             if summary.stopped_by == INTERRUPT:
                 local.processes.check()
@@ -200,7 +201,7 @@ class Trainer:
                 "nobody would know the admin key, so no session could be opened; pass admin_key=… or on_gateway=…"
             )
         check_admin_key(agent.host, admin_key)
-        Tls.of(agent.tls_cert, agent.tls_key)  # said now, not once the model is loaded
+        Tls.of(agent.tls_cert, agent.tls_key)  # a wrong certificate is reported now, not once the model is loaded
 
     def _demonstrations(self, text: ChatText, sources: Sequence[Source]) -> Demonstrations | None:
         config, column = self.config, self.config.train_dataset.demonstrations
@@ -228,9 +229,9 @@ class Trainer:
         )
 
     def _check_run(self, resume: bool, sources: Sequence[Source]) -> Checkpoint | None:
-        """The checkpoint that the run goes on from. None: it begins.
+        """The checkpoint to resume from. None: the run begins anew.
 
-        Writes nothing. Raises UserError if it cannot be begun, or not be resumed with this configuration and these
+        Writes nothing. Raises UserError if the run cannot begin, or cannot be resumed with this configuration or these
         rows.
         """
         config = self.config
@@ -241,7 +242,7 @@ class Trainer:
         now = _stream_values(yaml.safe_load(config.to_yaml()))
         try:
             before = _stream_values(read_config(config.folder))
-        except UserError:  # which is said when the run is opened; the rows are compared all the same
+        except UserError:  # reported when the run is opened; the rows are compared all the same
             before = now
         for key, new in now.items():
             if before[key] != new:
@@ -263,7 +264,7 @@ class Trainer:
 
 
 def _stream_values(values: Mapping[str, Any]) -> dict[str, object]:
-    """By key what decides which groups a run of this configuration plays."""
+    """The keys, with their values, that decide which groups a run of this configuration plays."""
     known, of_mix = dict(leaves(values)), ("train_dataset", "mix")
     weights = [f"{path[2]}: {value}" for path, value in known.items() if path[:2] == of_mix and path[3:] == ("weight",)]
     return {".".join(path): known.get(path) for path in _STREAM_KEYS} | {"train_dataset.mix": weights}
@@ -274,10 +275,10 @@ def _fingerprints(sources: Sequence[Source]) -> dict[str, Fingerprint]:
 
 
 def _recall(store: RunStore, start: RunProgress, episode_id: str) -> Recall:
-    """What was sampled for an episode, in any attempt, after the account of the checkpoint was closed.
+    """The answers that any attempt at this episode was given after the checkpoint's ledger was closed.
 
-    What later weights sampled is left out: they were lost with the steps that made them. So is what attempts were
-    given that failed or were lost, which the ledger may know already.
+    Left out are answers of later weights, which were lost with the steps that made them, and answers in attempts that
+    failed or were lost, which the ledger may have counted already.
     """
     recall = Recall(newest=start.step)
     for episode in store.attempts(re.sub(r"-r\d+$", "", episode_id), after=start.num_accounted):
