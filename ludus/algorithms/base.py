@@ -1,4 +1,4 @@
-"""What an algorithm is made of: rules of one table each, what they need, and what they compose to.
+"""What an algorithm is made of: one rule of each table (estimator, loss, correction, normaliser), composed.
 
 Knows: groups, returns, tensors by their methods.  Knows not: settings of a run, models, torch.
 Glossary. pi: policy under training; mu: policy that sampled; prox: policy that a batch began with; A: advantage;
@@ -23,23 +23,23 @@ if TYPE_CHECKING:
 Returns = Mapping[str, Mapping[str, float | None]]
 """By episode id and turn id. None: no return reaches the turn."""
 Memory = Mapping[str, float]
-"""What an algorithm knows of earlier batches, by name; a checkpoint keeps it."""
+"""Numbers that an algorithm remembers of earlier batches, by name; a checkpoint keeps them."""
 NOTHING: Memory = {}
-# Of the largest return: what rounding leaves of the spread of equal returns is about 1e-16, and what is left of a true
-# spread this small would be noise in the returns themselves.
+# Returns whose spread is below this share of the largest one count as equal: rounding alone makes a spread of about
+# 1e-16, and a true spread this small would be noise in the returns.
 LEAST_SPREAD = 1e-9
 LossMetrics = dict[str, "Tensor"]
-"""Numbers of each token, shape (N,), of which the mean is shown; or what is shown itself: a mean over tokens, unless
-the name ends in `_max`."""
+"""By name: a number for each token, shape (N,), whose mean is shown; or a scalar, already the mean over tokens (the
+maximum, if the name ends in `_max`)."""
 
 
 @dataclass(frozen=True, slots=True)
 class TokenAdvantages:
-    """Credit of a turn token by token: of those that were measured, in their order."""
+    """Credit of a turn for each of its measured tokens, in their order."""
 
     advantages: Floats
     values: Floats | None = None
-    """Of the critic, as it was measured; what it is to learn instead likewise. None: there is no critic."""
+    """The critic's values as measured, and the targets that it is trained towards. None: there is no critic."""
     value_targets: Floats | None = None
 
     def __post_init__(self) -> None:
@@ -56,42 +56,42 @@ class TokenAdvantages:
 
 
 TurnAdvantages = Mapping[str, float | TokenAdvantages | None]
-"""By turn id: of all tokens of the turn alike, or of each. None: the turn has no credit."""
+"""By turn id: one advantage for all tokens of the turn, or one for each token. None: the turn has no credit."""
 Advantages = Mapping[str, TurnAdvantages]
 """By episode id."""
 
 
 @dataclass(frozen=True, slots=True)
 class Needs:
-    """What must be there before the functions of a rule can be called; `a | b` is what both need."""
+    """What the functions of a rule need to be given; `a | b` is what both need."""
 
     members: int = 1
-    """Fewest members of a group that have returns."""
+    """The smallest number of members with returns that a group must have."""
     may_be_turns: bool = False
-    """A lone episode will do whose turns are the members: several answers to one prompt, each with its reward."""
+    """A lone episode is enough if its turns can be compared instead: several answers to one prompt, each rewarded."""
     proximal: bool = False
-    """Logprobs under the weights that the batch began with."""
+    """Logprobs under the weights before the batch."""
     reference: bool = False
-    """Logprobs under the weights that training began with."""
+    """Logprobs under the initial weights of the training."""
     ages: bool = False
-    """How many versions older tokens are than the weights that the batch began with."""
+    """How many versions older each token is than the weights before the batch."""
     minibatch: bool = False
-    """All tokens of a minibatch at once, which takes a forward pass more; else any of them at a time will do."""
+    """All tokens of a minibatch at once, which costs one more forward pass. False: any part of them is enough."""
     entropy: bool = False
-    """The entropies with their gradient."""
+    """The entropies, with their gradient."""
     pairs: bool = False
-    """Groups with trained tokens on both sides: of positive and of negative advantage."""
+    """Groups that have trained tokens of positive and of negative advantage; others are masked."""
     sides: bool = False
-    """Sequences on one of these sides each, beside which sequences of advantage 0 are measured."""
+    """Sequences with one sign of advantage each; those of advantage 0 are only measured."""
     greedy: bool = False
-    """One member more of each group, whose answers are the likeliest."""
+    """One more member in each group, which is sampled greedily."""
     flat_groups: bool = False
-    """Groups whose returns all agree: tokens move, or are counted, without an advantage too."""
+    """Groups without any advantage too: their tokens have a gradient, or count, all the same."""
 
     teacher: bool = False
-    """A teacher's opinion of every token that can be trained, before advantages are made."""
+    """A teacher's scores of all trainable tokens, before advantages are computed."""
     measured: frozenset[str] = frozenset()
-    """Fields of `TokenNumbers` that the trainer must measure before advantages are made."""
+    """Fields of `TokenNumbers` that the trainer must measure before advantages are computed."""
 
     def __or__(self, other: Needs) -> Needs:
         one, two = asdict(self), asdict(other)
@@ -103,15 +103,15 @@ class GroupReturns:
     """A group, and the return of each turn of each of its members."""
 
     group: Group
-    """Its demonstrations are among its episodes, too."""
+    """Demonstrations are among its episodes here."""
     returns: Returns
     """Members in the order of their ids."""
     turn_discount: float = 1.0
-    """From one turn to the next; the returns have it."""
+    """From one turn to the next; already applied to the returns."""
     measured: Measured = field(default_factory=dict)
-    """Of turns that can be trained. Empty: the algorithm asks for nothing."""
+    """By turn id, of turns that can be trained. Empty: the algorithm asked for no measurement."""
     penalties: Mapping[str, Floats] = field(default_factory=dict)
-    """By turn id what its reward has lost already for each token that was measured. Empty: no token costs anything."""
+    """By turn id: for each measured token the penalty that its turn's reward was already reduced by. Empty: none."""
 
     def known(self) -> Iterator[tuple[str, str, float]]:
         """Member, turn and return of every turn that has one."""
@@ -119,14 +119,14 @@ class GroupReturns:
             yield from ((member, turn_id, value) for turn_id, value in turns.items() if value is not None)
 
     def means(self) -> dict[str, float]:
-        """By member the mean of its returns; members without any are left out."""
+        """The mean of each member's returns; members without returns are left out."""
         values: dict[str, list[float]] = {}
         for member, _, value in self.known():
             values.setdefault(member, []).append(value)
         return {member: math.fsum(each) / len(each) for member, each in values.items()}
 
     def lengths(self) -> dict[tuple[str, str], int]:
-        """By member and turn how many tokens were sampled."""
+        """Number of sampled tokens, by member and turn."""
         return {
             (episode.id, turn.id): len(turn.sampled.token_ids)
             for episode in self.group.episodes
@@ -140,7 +140,7 @@ class GroupReturns:
         return not values or max(values) - min(values) <= LEAST_SPREAD * max(map(abs, values))
 
     def map(self, advantage: Callable[[str, str, float], float | None]) -> Returns:
-        """What `advantage` makes of member, turn and return; None where there is no return."""
+        """Each return replaced by `advantage(member, turn, return)`; None stays None."""
         return {
             member: {
                 turn_id: None if value is None else advantage(member, turn_id, value)
@@ -152,33 +152,33 @@ class GroupReturns:
 
 @dataclass(frozen=True, slots=True)
 class LossInputs:
-    """Trained tokens: some of a row, or all of a minibatch for who needs that; all of shape (N,), all fp32."""
+    """What a loss is given of N trained tokens: all of a minibatch if the rule needs that, else part of a row. Shape
+    (N,), fp32 unless said otherwise."""
 
     logprobs_N: Tensor
     """Under the weights being trained, with a gradient."""
     sampled_logprobs_N: Tensor
+    """As recorded when the tokens were sampled."""
     proximal_logprobs_N: Tensor | None
-    """Under the weights that the batch began with. None: nothing needs them."""
+    """Under the weights before the batch. None: not needed."""
     reference_logprobs_N: Tensor | None
-    """Under the weights that training began with. None: nothing needs them."""
+    """Under the initial weights of the training. None: not needed."""
     advantages_N: Tensor
     weights_N: Tensor
     entropies_N: Tensor | None = None
-    """Of the distributions under the weights being trained; with a gradient if something needs it."""
+    """Under the weights being trained; with a gradient if a rule needs it."""
     turns_N: Tensor | None = None
-    """Number of each token's turn, int64; of its episode and its group likewise. None: these are not all tokens of a
-    minibatch."""
+    """Numbers of each token's turn, episode and group, int64. None: these are not all tokens of a minibatch."""
     episodes_N: Tensor | None = None
     groups_N: Tensor | None = None
     origins_N: Tensor | None = None
     """Where each token comes from (see `pack`), int64. None: all were sampled for this batch."""
     ages_N: Tensor | None = None
-    """Versions by which each token is older than the weights that the batch began with, int64. None: nothing needs
-    them."""
+    """How many versions older each token is than the weights before the batch, int64. None: not needed."""
 
     @property
     def old_logprobs_N(self) -> Tensor:  # noqa: N802  (the suffix is the shape)
-        """What ratios are taken to: the proximal policy if there is one, else the policy that sampled."""
+        """The denominator of ratios: the proximal policy's logprobs if there are any, else the sampler's."""
         return self.sampled_logprobs_N if self.proximal_logprobs_N is None else self.proximal_logprobs_N.detach()
 
 
@@ -188,31 +188,31 @@ def no_needs(_: Any) -> Needs:
 
 
 def each_token(_: Any) -> str:
-    """For losses that are of each token, whatever their settings."""
+    """For losses of single tokens, whatever their settings."""
     return "token"
 
 
 @dataclass(frozen=True, slots=True)
 class LossTerms:
-    """A loss as the sum of what its tokens give to it, and what is to be seen of them."""
+    """A loss as the terms of its tokens, which sum to it, and what is shown of them."""
 
     loss_N: Tensor
-    """Weighted, corrected, with everything that the settings add; shape (N,), with a gradient."""
+    """Each token's term: weighted, corrected, with everything that the settings add; with a gradient."""
     ratio_N: Tensor
-    """pi / old as the loss took it: of each token, or the mean over its turn or episode; without gradient, as all that
-    follows."""
+    """pi / old as the loss used it, of the token or as the mean over its turn or episode; without gradient, like all
+    fields below."""
     factor_N: Tensor | None
-    """What the policy's loss was multiplied by: the correction, or 0 for what is left out. None: by nothing."""
+    """The factor on the policy loss: the correction, or 0 if the token is left out. None: there is none."""
     metrics: LossMetrics
 
     @property
     def shown(self) -> LossMetrics:
-        """The metrics, of each token's numbers the mean."""
+        """The metrics as scalars: means over the tokens."""
         return {name: each.mean() if getattr(each, "ndim", 0) else each for name, each in self.metrics.items()}
 
     @property
     def of_tokens(self) -> LossMetrics:
-        """Those metrics that have a number of each token."""
+        """Those metrics that have a number for each token."""
         return {name: each for name, each in self.metrics.items() if getattr(each, "ndim", 0)}
 
 
@@ -226,33 +226,32 @@ class Rule:
     source: str
     """Paper and equation."""
     needs: Callable[[Any], Needs] = no_needs
-    """Of the settings."""
+    """What the function needs, given the settings."""
     formula: str | Callable[[Any], str] = ""
-    """For people: what the function computes, with keys of the settings in braces; from the settings, where keys change
-    its form."""
+    """What `--explain` shows: the formula, with keys of the settings in braces; a function of the settings, if they
+    change its form."""
     metrics: Callable[[LossInputs], LossMetrics] | None = None
-    """Of a loss: what is shown beside its own. None: nothing."""
+    """For a loss: further metrics to show. None: there are none."""
     is_flat: Callable[..., bool] | None = None
-    """Of an estimator: (returns of a group, **keys) -> whether the group by itself has nothing to teach. None: that is
-    so if all its returns agree."""
+    """For an estimator: (returns of a group, **keys) -> whether nothing can be learned from the group alone. None: that
+    is so if all its returns are equal."""
     flat: str = "whose returns are equal"
-    """For people: which groups dynamic sampling replaces, with keys of the settings in braces."""
+    """What `--explain` says of the groups that dynamic sampling replaces, with keys of the settings in braces."""
     remembers: bool = False
-    """Of an estimator: its function takes `memory` too, what is known of earlier batches, and returns what is known
-    after this one besides."""
+    """For an estimator: its function also takes `memory`, and returns the new memory as a second value."""
     ratio_keys: tuple[str, ...] = ()
-    """Of a loss: its keys that act only where the ratio to the old policy can leave 1."""
+    """For a loss: its keys that have an effect only where the ratio to the old policy can differ from 1."""
     unit: Callable[[Any], str] = each_token
-    """Of a loss, from the settings: what has one loss, by which all of its tokens move: a token, turn, episode or pair.
-    None of them can be left out of it."""
+    """For a loss, given the settings: over what one loss value is computed: a token, turn, episode or pair. Single
+    tokens cannot be left out of a unit: the rest of it would move them."""
 
     def formula_of(self, settings: Choice) -> str:
-        """The formula in the form that it has with these settings, its keys still in braces."""
+        """The formula for these settings, with its keys still in braces."""
         return self.formula if isinstance(self.formula, str) else self.formula(settings)
 
 
 def gives_nothing(function: Callable[..., Sequence[Advantages]]) -> Callable[..., bool]:
-    """`Rule.is_flat` of an estimator: whether it gives a group by itself no advantage other than 0."""
+    """A `Rule.is_flat` for an estimator: whether all advantages are 0 when the group is given alone."""
 
     def is_flat(group: GroupReturns, **keys: Any) -> bool:
         (advantages,) = function([group], **keys)
@@ -267,28 +266,27 @@ Objective = Callable[[LossInputs], LossTerms]
 
 @dataclass(frozen=True, slots=True)
 class Algorithm:
-    """What training with it needs; advantages, weights and loss as pure functions."""
+    """A complete algorithm: what it needs, and its advantages, weights and loss as pure functions."""
 
     name: str
     needs: Needs
     estimate: Estimate
-    """Advantages of all groups of a batch at once, each as its returns are: the same members, the same turns. From what
-    is known of earlier batches, and with what is known after this one."""
+    """(returns of all groups of a batch, memory) -> (their advantages, with the same members and turns; new memory)."""
     is_flat: Callable[[GroupReturns], bool]
-    """Whether a group by itself has nothing to teach."""
+    """Whether nothing can be learned from the group alone."""
     weights: Callable[[Sequence[int]], tuple[float, ...]]
-    """From the trained tokens of each episode to the weight of each of its tokens."""
+    """Number of trained tokens of each episode -> the weight of each of its tokens."""
     terms: Objective
-    """Of the tokens of a row: their losses, weighted and corrected, the KL term in them."""
+    """The loss terms of tokens: weighted, corrected, with all that the settings add."""
     imported: tuple[str, ...] = ()
-    """Import strings of the user's own functions, which are imported when they are first called."""
+    """Import strings of the user's own functions, which are imported on their first call."""
 
     def advantages(self, groups: Sequence[GroupReturns], memory: Memory = NOTHING) -> Sequence[Advantages]:
-        """Those of `estimate` alone."""
+        """What `estimate` returns, without the memory."""
         return self.estimate(groups, memory)[0]
 
     def loss(self, inputs: LossInputs) -> tuple[Tensor, LossMetrics]:
-        """The sum of `terms`, and what is shown of it."""
+        """The sum of `terms`, and its metrics."""
         terms = self.terms(inputs)
         return terms.loss_N.sum(), terms.shown
 

@@ -1,7 +1,7 @@
 """Corrections for tokens that were sampled by another policy than the one under training.
 
-A correction is a function of the inputs of a loss; it returns what each token's loss is multiplied by, without
-gradient. None: every token counts once. What is left out still counts in the mean.
+A correction is a function of the inputs of a loss; it returns a factor for each token's loss, without gradient. None:
+the factor is 1. A token whose factor is 0 still counts in the mean.
 """
 
 from __future__ import annotations
@@ -28,36 +28,37 @@ class BypassSettings(Choice):
 
 
 class NoneSettings(Choice):
-    """Ratios are taken to the proximal policy; how far it is from the sampler counts for nothing."""
+    """Ratios are taken to the proximal policy; its distance from the sampler is ignored."""
 
     kind: Literal["none"] = "none"
 
 
 class ImportanceSettings(LeveledSettings):
-    """Ratios are taken to the proximal policy, which has an importance weight to the sampler."""
+    """Ratios are taken to the proximal policy, and an importance weight corrects from the sampler to it."""
 
     mean: Mean = "product"
-    """Of a turn's or an episode's weights: their product is exact, their geometric mean is not as wild."""
+    """How the weights of a turn or an episode are combined: the product is exact, the geometric mean has less
+    variance."""
 
 
 class TruncateSettings(ImportanceSettings):
-    """The importance weight is bounded."""
+    """The importance weight has an upper bound."""
 
     kind: Literal["truncate"] = "truncate"
     cap: float = Field(default=2.0, gt=0)
-    """The importance weight counts at most this much."""
+    """Upper bound of the importance weight."""
 
 
 class MaskSettings(ImportanceSettings):
-    """What has too small or too large an importance weight is left out."""
+    """Tokens (or turns, episodes) whose importance weight is too small or too large are left out."""
 
     kind: Literal["mask"] = "mask"
     low: float = Field(default=0.5, ge=0)
     """Weights below this are left out."""
     high: float = Field(default=5.0, gt=0)
-    """So are weights above this."""
+    """Weights above this are left out."""
     weighs: bool = True
-    """What is kept counts by its importance weight; else it counts once."""
+    """What is kept is multiplied by its importance weight. False: by 1."""
 
 
 def bypass(_: LossInputs) -> None:
@@ -91,7 +92,7 @@ def mask(
 
 
 def importance(inputs: LossInputs, level: Level, mean: Mean) -> Tensor:
-    """The importance weight prox / mu of each token, or of all its turn's or episode's; shape (N,), no gradient."""
+    """The importance weight prox / mu of each token, or of its whole turn or episode; shape (N,), no gradient."""
     assert inputs.proximal_logprobs_N is not None, "a rule that needs the proximal policy gets it"
     log_weight_N = inputs.proximal_logprobs_N.detach() - inputs.sampled_logprobs_N
     sums_N, counts_N = sum_within(log_weight_N, inputs, level)

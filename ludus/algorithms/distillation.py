@@ -1,4 +1,4 @@
-"""Distillation on policy: a teacher's opinion of each token that the policy sampled, as an advantage.
+"""On-policy distillation: a teacher's log-ratio of each sampled token becomes a part of its advantage.
 
 Knows: log teacher - log policy, token by token.  Knows not: who the teacher is, rewards.
 Glossary: T the teacher, S the policy that the batch begins with, g = log T - log S of a sampled token; both at
@@ -25,15 +25,15 @@ LARGEST_GAP = 20.0
 
 
 class DistillationSettings(Settings):
-    """What `teacher` thinks of each token, added to its advantage."""
+    """An advantage from `teacher` for each token, added to the task's."""
 
     weight: float = pydantic.Field(default=1.0, gt=0)
-    """Of a teacher's advantage, beside the task's."""
+    """Factor on the teacher's advantage."""
     divergence: Divergence = "reverse"
-    """Which divergence falls: KL(S || T), of the policy from the teacher, or KL(T || S), the other way round, whose
-    estimate from the policy's own tokens is the noisier the further the two are apart."""
+    """The divergence that is minimised: `reverse` is KL(S || T), of the policy from the teacher; `forward` is
+    KL(T || S), whose estimate from the policy's tokens is noisier the further the two are apart."""
     bound: float | None = pydantic.Field(default=None, gt=0)
-    """A teacher's advantage, before its weight, counts at most this much either way. None: as much as it is."""
+    """Largest absolute value of the teacher's advantage, before its weight. None: no bound."""
 
 
 def distillation_advantages(
@@ -41,9 +41,9 @@ def distillation_advantages(
 ) -> tuple[float, ...]:
     """A teacher's advantage of each sampled token: g for the reverse divergence, exp(g) - 1 for the forward one.
 
-    As weights of grad log S both are, in the mean over what S samples, minus the gradient of the divergence:
+    Each is chosen so that the policy gradient with it is, in expectation over S, minus the divergence's gradient:
     sum S (log T - log S) grad log S = -grad KL(S || T), and sum S (T / S - 1) grad log S = -grad KL(T || S).
-    bound: of its size.
+    bound: largest absolute value.
     Source: g: NeMo-RL's MOPD page (MiMo-V2-Flash), thinkingmachines.ai/blog/on-policy-distillation; exp(g) - 1: minus
     the gradient of Schulman's k3 as verl's `distillation_loss` takes it.
     """
@@ -54,9 +54,9 @@ def distillation_advantages(
 def add_distillation(
     groups: Sequence[GroupReturns], advantages: Sequence[Advantages], settings: DistillationSettings
 ) -> list[Advantages]:
-    """The advantages of all groups with a teacher's beside them, token by token, times its weight.
+    """The advantages of all groups plus the teacher's, token by token, times its weight.
 
-    A turn without credit stays without; so does, without a teacher's, one of which no token can be trained.
+    Turns without credit stay as they are, and so do turns without trainable tokens.
     """
     return [
         {

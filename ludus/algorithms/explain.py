@@ -1,4 +1,4 @@
-"""The objective of a run as formulas with its own numbers, each with its source.
+"""`--explain`: the objective of a run as formulas with the run's own numbers, each with its source.
 
 Knows: the rules that settings choose.  Knows not: how they are shown.
 Glossary: as in `base`; r the ratio to the old policy, c the correction, w the weight, H the entropy, ref the reference.
@@ -44,12 +44,12 @@ def explain(
     has_demonstrations: bool = False,
     loss_weights: Mapping[str, float] = _NO_WEIGHTS,
 ) -> list[Term]:
-    """What is minimised, and what each of its letters stands for.
+    """The objective, and what each of its letters stands for.
 
     turn_discount: from one turn to the next.  value_clip: how far a critic's values may move. None: they are not
-    clipped.  value_weight: of its loss beside the policy's. None: it is a model of its own.  replayed: share of a
-    batch.  has_demonstrations: experts' conversations join the groups.  loss_weights: of sources of rows, by their
-    names.
+    clipped.  value_weight: of the critic's loss in the shared model. None: it is a model of its own.  replayed: share
+    of a batch that is replayed.  has_demonstrations: demonstrations join the groups.  loss_weights: of datasets, by
+    name.
     """
     beside = [f" + {settings.kl.beta:g} kl"] if settings.kl else []
     entropy = settings.entropy
@@ -89,9 +89,9 @@ def explain(
 
 
 def explain_run(settings: AlgorithmSettings, config: Mapping[str, Any]) -> list[Term]:
-    """As `explain`, with what the whole configuration of a run says, its values as they are written.
+    """As `explain`, with the values of a run's whole configuration as plain data.
 
-    Raises AttributeError, KeyError, TypeError or ValueError where they are no configuration's.
+    Raises AttributeError, KeyError, TypeError or ValueError if it is not the data of a configuration.
     """
     rollout, rows, critic = config["rollout"], config.get("train_dataset") or {}, config.get("critic") or {}
     num_steps = min(settings.minibatches, rows.get("batch_size", settings.minibatches))
@@ -107,7 +107,7 @@ def explain_run(settings: AlgorithmSettings, config: Mapping[str, Any]) -> list[
 
 
 def _reward(settings: AlgorithmSettings) -> list[Term]:
-    """What is taken off it."""
+    """What is subtracted from the reward."""
     terms: list[Term] = []
     if settings.overlong is not None:
         last, most = settings.overlong.tokens, settings.overlong.max_tokens
@@ -127,7 +127,7 @@ def _reward(settings: AlgorithmSettings) -> list[Term]:
 
 
 def _pays_alone(settings: AlgorithmSettings) -> bool:
-    """What a token costs comes off its own return, and not off those of the tokens after it in its turn."""
+    """Whether each token's KL penalty is charged to the token itself rather than to its whole turn."""
     advantage = settings.advantage
     is_whitened = isinstance(advantage, WhitenedSettings) and advantage.baseline == "none"
     return is_whitened or (isinstance(advantage, GaeSettings) and advantage.unit == "token")
@@ -153,7 +153,7 @@ def _critic(clip: float | None, weight: float | None) -> Term:
 
 
 def _left_out(settings: AlgorithmSettings) -> list[Term]:
-    """Which tokens are not trained, and which move nothing and count in the mean."""
+    """The tokens that are not trained, and those that have no gradient but count in the mean."""
     found: list[tuple[str, str]] = []
     if settings.max_sequence_tokens is not None:
         found.append((f"tokens further than {settings.max_sequence_tokens} down a conversation, prompts counted", ""))
@@ -173,7 +173,7 @@ def _left_out(settings: AlgorithmSettings) -> list[Term]:
 
 
 def _weight(settings: AlgorithmSettings, loss_weights: Mapping[str, float]) -> Term:
-    """Of a token: the normaliser's, times what its minibatch and its source of rows make of it."""
+    """The weight of a token: the normaliser's, times factors for minibatches and for its dataset."""
     own = _term("w", NORMALISERS, settings.normaliser)
     steps = settings.minibatches
     times = [f" * {steps}: the {steps} optimizer steps weigh as much as {steps} batches"] if steps > 1 else []
@@ -199,7 +199,7 @@ def _ratio(settings: AlgorithmSettings) -> str:
 
 
 def _term(name: str, rules: Mapping[str, Rule], choice: Choice) -> Term:
-    """The rule's formula with the numbers of the settings, and behind it the keys that it has no place for."""
+    """The rule's formula with the numbers of the settings, followed by set keys that the formula does not show."""
     rule = rules[choice.kind]
     formula = rule.formula_of(choice)
     keys = {key: f"{value:g}" if isinstance(value, float) else str(value) for key, value in choice}

@@ -1,6 +1,6 @@
-"""Numbers of tokens taken together over a turn or an episode.
+"""Sums, means and ratios over turns or episodes instead of single tokens.
 
-Knows: tokens of a whole minibatch, and which turn and episode each is of.  Knows not: rows; where a turn's tokens lie
+Knows: tokens of a whole minibatch, and the turn and episode of each.  Knows not: rows: in which row a token is stored
 changes nothing.
 """
 
@@ -21,19 +21,19 @@ Level = Literal["token", "turn", "episode"]
 
 
 class LeveledSettings(Choice):
-    """Settings of a rule that may take tokens together."""
+    """Settings of a rule that can act on turns or episodes instead of tokens."""
 
     level: Level = Field(default="token")
-    """What is taken together: nothing, the tokens of a turn, or those of an episode (a paper's sequence)."""
+    """What the rule acts on: each token, each turn, or each episode (what papers call a sequence)."""
 
 
 def needs_of_level(settings: LeveledSettings) -> Needs:
-    """All tokens of a minibatch, unless each is taken by itself."""
+    """All tokens of a minibatch, unless the rule acts on single tokens."""
     return Needs(minibatch=settings.level != "token")
 
 
 def sum_within(values_N: Tensor, inputs: LossInputs, level: Level) -> tuple[Tensor, Tensor]:
-    """Per token the sum over its turn or episode, and how many tokens that has; both of shape (N,)."""
+    """For each token the sum over its turn or episode, and the number of tokens in it; both of shape (N,)."""
     if level == "token":
         return values_N, values_N.new_ones(values_N.shape)
     ids_N = inputs.turns_N if level == "turn" else inputs.episodes_N
@@ -46,7 +46,7 @@ def sum_within(values_N: Tensor, inputs: LossInputs, level: Level) -> tuple[Tens
 def sum_by_unit(values_N: Tensor, units_N: Tensor, num_units: int) -> tuple[Tensor, Tensor]:
     """The sum over each unit, and how many tokens it has; both of shape (U,). units_N: numbers from 0 to U - 1, int64.
 
-    Each unit is a row of a table: its sum has one order, which sums by index do not have on cards.
+    Each unit is a row of a table, so that its sum always has the same order; scatter-adds do not have that on GPUs.
     """
     counts_U = units_N.bincount(minlength=num_units)
     order_N = units_N.argsort(stable=True)
@@ -58,7 +58,7 @@ def sum_by_unit(values_N: Tensor, units_N: Tensor, num_units: int) -> tuple[Tens
 
 
 def mean_within(values_N: Tensor, inputs: LossInputs, level: Level) -> Tensor:
-    """Per token the mean over its turn or episode, shape (N,)."""
+    """For each token the mean over its turn or episode, shape (N,)."""
     sums_N, counts_N = sum_within(values_N, inputs, level)
     return sums_N / counts_N
 
@@ -66,7 +66,7 @@ def mean_within(values_N: Tensor, inputs: LossInputs, level: Level) -> Tensor:
 def ratio(inputs: LossInputs, level: Level) -> Tensor:
     """pi / old per token, shape (N,): each token's own, or the geometric mean over its turn or episode.
 
-    Of a mean each token keeps the gradient of its own logprob, so that tokens may have unequal advantages.
+    With a mean, each token's ratio has the gradient of its own logprob only, so that advantages may differ by token.
     Source: GSPO (arXiv 2507.18071) eq. 7 and, for the gradient, eq. 14 (GSPO-token).
     """
     log_ratio_N = inputs.logprobs_N - inputs.old_logprobs_N

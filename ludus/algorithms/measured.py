@@ -1,7 +1,7 @@
-"""Numbers of sampled tokens that must be there before advantages are made: others measure them, credit uses them.
+"""Numbers of sampled tokens that are measured before advantages are computed from them.
 
 Knows: turns, tokens in the order of sampling.  Knows not: models, how a number is measured, tensors.
-Invariant: of each turn exactly those tokens are measured that can be trained; a token that is masked has no number.
+Invariant: exactly the trainable tokens of each turn are measured; a masked token has no number.
 """
 
 from __future__ import annotations
@@ -16,19 +16,21 @@ Floats = tuple[float, ...]
 
 @dataclass(frozen=True, slots=True)
 class TokenNumbers:
-    """Of the tokens of one turn that can be trained, in their order, under the weights that are trained next. A field
-    is the name of what an algorithm asks to be measured (`Needs.measured`); None: nothing asked for it."""
+    """Measured numbers of one turn's trainable tokens, in their order, under the weights that are trained next.
+
+    `Needs.measured` asks for them by the name of the field. None: not asked for.
+    """
 
     values: Floats | None = None
-    """What the critic expects before the token is drawn."""
+    """The critic's value before the token."""
     sampled_logprobs: Floats | None = None
-    """Of the distribution that each was drawn from."""
+    """Of the distribution that the token was drawn from."""
     reference_logprobs: Floats | None = None
-    """Under the weights that training began with."""
+    """Under the initial weights of the training."""
     logit_gradients: Floats | None = None
-    """Squared length of the gradient of each logprob by the logits: 1 - 2 p + the sum of all squared probabilities."""
+    """Squared length of the gradient of the logprob by the logits: 1 - 2 p + the sum of all squared probabilities."""
     teacher_gaps: Floats | None = None
-    """log teacher - log policy, both at temperature 1 (`Needs.teacher`): the teacher measures it, and no trainer."""
+    """log teacher - log policy, both at temperature 1 (`Needs.teacher`); measured by the teacher, not the trainer."""
 
     def __post_init__(self) -> None:
         lengths = {name: len(column) for name, column in self.columns().items()}

@@ -1,6 +1,6 @@
-"""Coefficients that follow what was seen: which a batch is trained with, and how they move after it.
+"""Adaptive coefficients (entropy bonus, KL penalty): their value for the next batch, and how a batch changes them.
 
-Knows: settings, what is remembered, metrics of a batch.  Knows not: who keeps it, tensors.
+Knows: settings, the memory, metrics of a batch.  Knows not: who keeps the memory, tensors.
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ _COEF, _SEEN, _KL_COEF = "entropy/coef", "entropy/seen", "reward_kl/coef"
 
 
 def adapted(settings: AlgorithmSettings, memory: Memory) -> AlgorithmSettings | None:
-    """The settings that the next batch is trained with. None: they are as they stand.
+    """The settings with the entropy coefficient for the next batch. None: the settings need no change.
 
-    The entropy counts only while it is not above its target; before any was seen, it does not.
-    Source: Skywork-OR1 (arXiv 2505.22312) sec. 4; of the batch before, as TRL takes it.
+    The coefficient is 0 while the last batch's entropy was above the target, and before the first batch.
+    Source: Skywork-OR1 (arXiv 2505.22312) sec. 4; with the entropy of the last batch, as in TRL.
     """
     entropy = settings.entropy
     if entropy is None or entropy.target is None:
@@ -29,7 +29,7 @@ def adapted(settings: AlgorithmSettings, memory: Memory) -> AlgorithmSettings | 
 
 
 def remember(settings: AlgorithmSettings, memory: Memory, metrics: Mapping[str, float]) -> Memory:
-    """What is known after a batch of which this was seen: the coefficient moves towards what the target asks for."""
+    """The memory after a batch with these metrics: the entropy coefficient is raised or lowered towards the target."""
     entropy, seen = settings.entropy, metrics.get("train/entropy")
     if entropy is None or entropy.target is None or seen is None:
         return memory
@@ -39,13 +39,16 @@ def remember(settings: AlgorithmSettings, memory: Memory, metrics: Mapping[str, 
 
 
 def reward_kl_coef(settings: RewardKlSettings, memory: Memory) -> float:
-    """What a nat takes off the rewards of the next batch."""
+    """The KL penalty's coefficient for the next batch."""
     return settings.coef if settings.target is None else memory.get(_KL_COEF, settings.coef)
 
 
 def remember_reward_kl(settings: RewardKlSettings, memory: Memory, seen: RewardKl) -> Memory:
-    """What is known after a batch whose rewards lost this: coef (1 + clip(KL / target - 1, -0.2, 0.2) n / horizon) for
-    n episodes. Source: Ziegler et al. (arXiv 1909.08593) sec. 2.2; of episodes as verl's `AdaptiveKLController`."""
+    """The memory after a batch with this KL penalty; its coefficient becomes
+    coef (1 + clip(KL / target - 1, -0.2, 0.2) n / horizon) for n episodes.
+
+    Source: Ziegler et al. (arXiv 1909.08593) sec. 2.2; n counts episodes as in verl's `AdaptiveKLController`.
+    """
     if settings.target is None:
         return memory
     error = min(max(seen.mean / settings.target - 1, -0.2), 0.2)

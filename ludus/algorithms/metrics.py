@@ -1,4 +1,4 @@
-"""What is shown of every loss that compares policies, and the estimate of a divergence."""
+"""Metrics of losses that compare policies, and estimators of the KL divergence."""
 
 from __future__ import annotations
 
@@ -36,8 +36,7 @@ def sampling_metrics(inputs: LossInputs) -> LossMetrics:
 
 
 def demonstration_metrics(inputs: LossInputs) -> LossMetrics:
-    """Of tokens that an expert gave, as means over all tokens: how many they are, and how likely the policy is to say
-    them. Nothing where there are none."""
+    """Share and mean probability of demonstrations' tokens, as means over all tokens. Empty if there are none."""
     if inputs.origins_N is None or not (inputs.origins_N == DEMONSTRATED).any():
         return {}
     is_given_N = (inputs.origins_N == DEMONSTRATED).float()
@@ -46,8 +45,8 @@ def demonstration_metrics(inputs: LossInputs) -> LossMetrics:
 
 
 def replay_metrics(inputs: LossInputs) -> LossMetrics:
-    """Of replayed tokens, as means over all tokens: how many they are, and the first two moments of their importance
-    weight from the policy that sampled them to the one that the batch began with. Nothing where there are none."""
+    """Share of replayed tokens and the first two moments of their importance weight (weights before the batch over the
+    sampler), as means over all tokens. Empty if there are none."""
     if inputs.origins_N is None or not (inputs.origins_N == REPLAYED).any():
         return {}
     first_N = inputs.logprobs_N if inputs.proximal_logprobs_N is None else inputs.proximal_logprobs_N
@@ -61,7 +60,7 @@ KlEstimator = Literal["k1", "k2", "k3", "abs"]
 
 
 def kl_estimate(logprobs_N: Tensor, other_N: Tensor, estimator: KlEstimator = "k3") -> Tensor:
-    """Per token an estimate of KL(pi || other), d = log pi - log other; shape (N,).
+    """An estimate of KL(pi || other) from each token, d = log pi - log other; shape (N,).
 
     k1: d, whose gradient as a loss is 0 on average. k2: d^2 / 2, whose gradient is that of the KL divergence. k3:
     q - log q - 1 with q = other / pi, unbiased and never negative. abs: |d|.
@@ -86,5 +85,5 @@ def _estimate(difference: Number, estimator: KlEstimator, exp: Callable[[Number]
 
 
 def bounded_exp(log_ratio_N: Tensor) -> Tensor:
-    """The ratio of a logarithm, within exp(-20) and exp(20)."""
+    """exp of a log-ratio, bounded to [exp(-20), exp(20)]."""
     return log_ratio_N.clamp(-_LARGEST_LOG_RATIO, _LARGEST_LOG_RATIO).exp()

@@ -1,7 +1,8 @@
 """How much each trained token counts in the loss of one optimizer batch.
 
-Knows: counts of trained tokens by episode.  Knows not: rows; a row is never a unit, so packing changes no weight.
-A normaliser returns the weight of each trained token of each episode; 0.0 for one without any, which counts nowhere.
+Knows: counts of trained tokens by episode.  Knows not: rows; so packing changes no weight.
+A normaliser returns for each episode the weight of its trained tokens; 0.0 if it has none, and such an episode counts
+in no mean.
 """
 
 from __future__ import annotations
@@ -28,11 +29,11 @@ class EpisodeSettings(Choice):
 
 
 class ConstantSettings(Choice):
-    """The sum over an episode's trained tokens divided by one length for all, in the mean over episodes."""
+    """The mean over episodes of the sum over their trained tokens, divided by one constant length."""
 
     kind: Literal["constant"] = "constant"
     tokens: int | None = Field(default=None, ge=1)
-    """The length to divide by. None: the longest that an answer may have, `gconfig.max_new_tokens`."""
+    """The length to divide by. None: the maximum length of an answer, `gconfig.max_new_tokens`."""
 
 
 def token_weights(num_trained: Sequence[int]) -> tuple[float, ...]:

@@ -1,4 +1,4 @@
-"""What an answer loses by being almost as long as it may be: DAPO's soft punishment.
+"""DAPO's soft overlong punishment: a penalty for answers close to the maximum length.
 
 Knows: lengths of answers.  Knows not: rewards, turns.
 """
@@ -12,17 +12,17 @@ from ludus.settings import Settings
 
 
 class OverlongSettings(Settings):
-    """The reward of an answer is shaped by its length."""
+    """A penalty on the reward of long answers."""
 
     tokens: int = pydantic.Field(ge=1)
-    """The last tokens of the longest answer, over which the penalty rises."""
+    """The penalty rises over the last so many tokens before the maximum length."""
     penalty_factor: float = pydantic.Field(default=1.0, gt=0)
-    """What the longest answer loses."""
+    """The penalty of an answer of maximum length."""
     max_tokens: int | None = pydantic.Field(default=None, ge=1)
-    """Of the longest answer. None: `gconfig.max_new_tokens`."""
+    """The maximum length. None: `gconfig.max_new_tokens`."""
 
     def of_length(self, max_new_tokens: int | None) -> OverlongSettings:
-        """With the longest answer, where it is not given. Raises ConfigError if it is not known, or is shorter than
+        """With `max_tokens` filled in, if it is not given. Raises ConfigError if it is not known, or less than
         `tokens`."""
         longest = max_new_tokens if self.max_tokens is None else self.max_tokens
         if longest is None:
@@ -33,9 +33,10 @@ class OverlongSettings(Settings):
 
 
 def overlong_penalty(num_tokens: int, settings: OverlongSettings) -> float:
-    """What is taken off the reward of an answer of so many tokens; 0 for one shorter than the last `tokens`.
+    """The penalty of an answer of `num_tokens`: 0 up to `max_tokens` - `tokens`, then rising linearly to
+    `penalty_factor`.
 
-    It rises evenly to `penalty_factor`. Source: DAPO (arXiv 2503.14476) eq. 13, times the factor, as verl has it.
+    Source: DAPO (arXiv 2503.14476) eq. 13, times the factor, as in verl.
     """
     assert settings.max_tokens is not None, "`of_length` gave it"
     excess = num_tokens - (settings.max_tokens - settings.tokens)

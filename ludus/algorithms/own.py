@@ -1,6 +1,6 @@
-"""A user's own loss and advantage: functions by import string, imported when they are first called.
+"""A user's own loss and advantage: functions named by import strings, imported on their first call.
 
-Knows: import strings, what must come back.  Knows not: files of the user's beyond that, torch.
+Knows: import strings, what the functions must return.  Knows not: torch.
 """
 
 from __future__ import annotations
@@ -28,10 +28,10 @@ class OwnLossSettings(Choice):
     """Import string: 'pkg.mod:function' or 'path/to/file.py:function'."""
     kwargs: dict[str, Any] = Field(default_factory=dict)
     needs: tuple[Literal["proximal", "reference", "entropy", "minibatch", "pairs", "sides", "flat_groups"], ...] = ()
-    """Logprobs, or entropies with their gradient, that must be computed for it; all tokens of a minibatch at once, with
-    the numbers of their turns, episodes and groups; `pairs`:
-    only groups that have tokens of positive and of negative advantage; `sides`: sequences of one of the two; groups
-    whose returns all agree, which are left out otherwise."""
+    """What the function needs. `proximal`, `reference`: these logprobs. `entropy`: entropies with their gradient.
+    `minibatch`: all tokens of a minibatch at once, with the numbers of their turns, episodes and groups. `pairs`: only
+    groups with tokens of positive and of negative advantage. `sides`: sequences with one sign of advantage each.
+    `flat_groups`: groups whose returns are all equal too, which are left out otherwise."""
 
 
 class OwnAdvantageSettings(Choice):
@@ -42,17 +42,17 @@ class OwnAdvantageSettings(Choice):
     """Import string: 'pkg.mod:function' or 'path/to/file.py:function'."""
     kwargs: dict[str, Any] = Field(default_factory=dict)
     members: int = Field(default=1, ge=1)
-    """Fewest members of a group that it can do with."""
+    """The smallest number of members that a group must have."""
     measured: tuple[Literal["values", "sampled_logprobs", "reference_logprobs", "logit_gradients"], ...] = ()
-    """What must be measured of every token that can be trained; the function finds it in `GroupReturns.measured`, and
-    may return `TokenAdvantages` for a turn."""
+    """What must be measured of every trainable token; the function finds it in `GroupReturns.measured`, and may return
+    `TokenAdvantages` for a turn."""
 
 
 def own_loss(
     inputs: LossInputs, *, path: str, kwargs: Mapping[str, Any], needs: Sequence[str]
 ) -> tuple[Tensor, LossMetrics]:
     """What the user's function returns. Raises UserError unless that is a loss of each token, and metrics by name."""
-    del needs  # they are there
+    del needs  # already provided
     answer = import_object(path)(inputs, **kwargs)
     form = f"the loss {path!r} must return a tensor with the loss of each token and a dict of metrics"
     if not isinstance(answer, tuple) or len(answer) != 2 or not isinstance(answer[1], Mapping):
@@ -69,8 +69,8 @@ def own_loss(
 def own_advantages(
     groups: Sequence[GroupReturns], *, path: str, kwargs: Mapping[str, Any], members: int, measured: Sequence[str]
 ) -> list[Advantages]:
-    """What the user's function returns. Raises UserError unless it has the groups, members and turns of the returns,
-    and what a critic learns wherever `measured` has its values."""
+    """What the user's function returns. Raises UserError unless it has the same groups, members and turns as the
+    returns and, if `measured` has a critic's values, targets for the critic."""
     for each in groups:
         if len(each.returns) < members:
             raise UserError(f"the advantage {path!r} needs {members} members, and group {each.group.id!r} has fewer")
@@ -97,7 +97,7 @@ def _check_advantages(given: GroupReturns, advantages: Advantages, path: str) ->
 
 
 def _check_tokens(given: GroupReturns, advantages: Advantages, path: str, *, has_critic: bool) -> None:
-    """Of turns that were measured: an advantage for each measured token, and for a critic what it is to learn of it."""
+    """Raises UserError unless a measured turn has an advantage for each measured token and, with a critic, targets."""
     credit = {turn_id: value for turns in advantages.values() for turn_id, value in turns.items()}
     for turn_id, numbers in given.measured.items():
         value = credit.get(turn_id)

@@ -23,61 +23,60 @@ from ludus.errors import InternalError, UserError
 
 Path = tuple[int, ...]
 OWN, REPLAYED, DEMONSTRATED = 0, 1, 2
-"""Origins of targets: sampled for this batch; for an earlier one, and trained on before; given by an expert."""
+"""Where targets come from: sampled for this batch; replayed from an earlier batch; or given as a demonstration."""
 T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
 class LogitProcessing:
-    """What changed the logits before the tokens of an answer were drawn. The defaults change nothing."""
+    """How the logits were changed before the tokens of an answer were drawn. The defaults change nothing."""
 
     answer_from: int
-    """Index in its sequence of the answer's first token: presence and frequency count from there."""
+    """Index in its sequence of the answer's first token: presence and frequency penalties count tokens from there."""
     presence_penalty: float = 0.0
     frequency_penalty: float = 0.0
     repetition_penalty: float = 1.0
-    """Of every token before, of prompt and answer."""
+    """Counts all tokens before, prompt included."""
     logit_bias: tuple[tuple[int, float], ...] = ()
-    """Token id and what is added to its logit, each id once, rising."""
+    """Pairs of token id and bias; each id once, in rising order."""
     grammar: str | None = None
-    """The grammar that the answer was held to, to be walked through again; the kept sets of its tokens are then empty.
-    None: there was none, or the kept sets say what it allowed."""
+    """The grammar that constrained the answer, to be applied again; its tokens then have no kept sets. None: there was
+    none, or the kept sets hold what it allowed."""
 
     @property
     def changes_logits(self) -> bool:
-        """Something but a grammar is at work."""
+        """Whether anything but a grammar was applied."""
         return self != LogitProcessing(self.answer_from, grammar=self.grammar)
 
 
 @dataclass(frozen=True, slots=True)
 class TrainSequence:
-    """A run of tokens and which of them are trained, with what the loss needs to know of each."""
+    """A sequence of tokens, the trained ones among them (targets), and what the loss needs to know of each target."""
 
     token_ids: tuple[int, ...]
     target_idx: tuple[int, ...]
-    """Indices into `token_ids` of the trained tokens, rising, each >= 1: the first token has no predictor."""
+    """Indices into `token_ids` of the targets, rising, each >= 1: nothing predicts the first token."""
     advantages: tuple[float, ...]
     weights: tuple[float, ...]
-    """Share of each token in the loss of the whole optimizer batch."""
+    """Weight of each target in the loss of the whole optimizer batch."""
     logprobs: tuple[float, ...]
-    """As sampled."""
+    """As recorded when sampled."""
     versions: tuple[int, ...]
     temperatures: tuple[float, ...]
     turns: tuple[int, ...] | None = None
-    """Number of each target's turn in its batch, of its episode and of its group. None: nothing takes tokens together
-    by them."""
+    """Numbers of each target's turn, episode and group in its batch. None: no rule needs them."""
     episodes: tuple[int, ...] | None = None
     groups: tuple[int, ...] | None = None
     values: tuple[float, ...] | None = None
-    """What a critic expected before each target, and what it is to expect. None: there is no critic."""
+    """The critic's value before each target, and the target of that value. None: there is no critic."""
     value_targets: tuple[float, ...] | None = None
     kept_ids: tuple[tuple[int, ...], ...] = ()
-    """Per target the ids it was drawn among, rising, itself one of them; an empty entry is the whole vocabulary. Empty:
-    all of them are."""
+    """For each target the ids it was drawn from (top-k, top-p or a grammar), rising, its own among them; an empty
+    entry: from the whole vocabulary. Empty: so were all."""
     logit_processings: tuple[LogitProcessing | None, ...] = ()
-    """Per target what changed its logits. None: nothing did. Empty: nothing changed any."""
+    """For each target how its logits were changed; None: they were not. Empty: none were."""
     origins: tuple[int, ...] = ()
-    """Per target where it comes from; empty: all are `OWN`."""
+    """For each target where it comes from. Empty: all are `OWN`."""
 
     def __post_init__(self) -> None:
         _check_lengths(len(self.target_idx), *_columns(self))
@@ -94,7 +93,7 @@ class TrainSequence:
 
     @classmethod
     def plain(cls, token_ids: Sequence[int], targets: Iterable[int]) -> TrainSequence:
-        """Targets that nobody sampled: each of weight and advantage 1."""
+        """A sequence that was not sampled, such as a supervised one: weight and advantage of each target are 1."""
         target_idx = tuple(targets)
         ones, zeros = (1.0,) * len(target_idx), (0.0,) * len(target_idx)
         return cls(tuple(token_ids), target_idx, ones, ones, zeros, (0,) * len(target_idx), ones)
@@ -124,11 +123,11 @@ class PackedRow:
     values: tuple[float, ...] | None = None
     value_targets: tuple[float, ...] | None = None
     kept_ids: tuple[tuple[int, ...], ...] = ()
-    """Per target, as in TrainSequence; empty: every target was drawn among the whole vocabulary."""
+    """As in TrainSequence."""
     logit_processings: tuple[LogitProcessing | None, ...] = ()
-    """Per target, as in TrainSequence; a position in the sequence is that of the token in this row."""
+    """As in TrainSequence; `answer_from` is a position in the sequence, as `positions` has it."""
     origins: tuple[int, ...] = ()
-    """Per target, as in TrainSequence."""
+    """As in TrainSequence."""
     num_sequence_tokens: int = 0
     """Tokens of the sequences in this row before sharing; 0 in rows that `pack` did not make."""
 
@@ -139,16 +138,16 @@ class PackedRow:
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """What one training step trains on: the rows of one optimizer step after the other."""
+    """What one training step trains on: the rows of each optimizer step, in order."""
 
     minibatches: tuple[tuple[PackedRow, ...], ...]
-    """One without rows has nothing to train, and takes no optimizer step."""
+    """For one without rows no optimizer step is made."""
     version: int
     """Of the weights that this batch is about to change."""
 
     @classmethod
     def of(cls, rows: Iterable[PackedRow], version: int = 0) -> Batch:
-        """Of one optimizer step."""
+        """A batch of a single optimizer step."""
         return cls((tuple(rows),), version)
 
     @property
@@ -173,7 +172,7 @@ class Batch:
 def pack(sequences: Sequence[TrainSequence], *, row_tokens: int) -> tuple[PackedRow, ...]:
     """Rows of at most `row_tokens` stored tokens that hold every target once; equal input gives equal rows.
 
-    A single path longer than `row_tokens` gets a row of its own. Sequences without targets leave no trace.
+    A single path longer than `row_tokens` gets a row of its own. Sequences without targets are left out.
     The cuts between rows repeat as few shared tokens as possible; the pieces then fill rows, largest first.
     """
     if row_tokens < 1:
@@ -205,7 +204,7 @@ def _cut(paths: Sequence[Path], row_tokens: int) -> list[_Piece]:
     starts = [0]
     sizes = [0]
     for end, path in enumerate(paths):
-        # A path longer than the budget may still take along the paths that it extends: they add no token.
+        # A path longer than the budget may still share its row with its own prefixes: they add no token.
         size, limit = len(path), max(row_tokens, len(path))
         start = end
         best = (cost[start] + size, start, size)
@@ -309,7 +308,7 @@ def is_among(token_id: int, rising_ids: Sequence[int]) -> bool:
 
 
 def _num_common(a: Path, b: Path) -> int:
-    """Length of the common start, found by halving so that the comparing is done on whole slices."""
+    """Length of the common start, found by bisection so that whole slices are compared."""
     low, high = 0, min(len(a), len(b))
     while low < high:
         middle = (low + high + 1) // 2
@@ -321,7 +320,7 @@ def _num_common(a: Path, b: Path) -> int:
 
 
 def _columns(item: TrainSequence | PackedRow) -> list[Sequence[object]]:
-    """What there is of each target."""
+    """The columns that have an entry for each target."""
     always = (item.advantages, item.weights, item.logprobs, item.versions, item.temperatures)
     optional = (item.turns, item.episodes, item.groups, item.values, item.value_targets)
     sparse = (item.kept_ids or None, item.logit_processings or None, item.origins or None)

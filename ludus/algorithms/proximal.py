@@ -1,4 +1,4 @@
-"""Where the logprobs of the proximal policy come from, to which ratios are taken: the weights that a batch began with.
+"""The logprobs of the proximal policy (the weights before the batch), to which ratios are taken.
 
 Knows: logprobs, how many versions older tokens are than those weights.  Knows not: models, how logprobs are computed.
 """
@@ -21,11 +21,11 @@ PROXIMAL_FORMULA = "mu^(1 / d) pi^(1 - 1 / d), d the versions since a token was 
 def proximal_logprobs(inputs: LossInputs, proximal: Proximal) -> Tensor | None:
     """log prox of each token, shape (N,), without gradient; None only where nothing asked for it.
 
-    recompute: as they were computed before the first optimizer step on the batch.  reuse: those of the pass that
-    trains, so that prox is the policy that each minibatch begins with, and the ratio to it 1.
-    interpolate: log mu + a (log pi - log mu) with a = (d - 1) / d, where the token is d >= 1 versions older than the
-    weights that the batch began with, and a = 0 where it is none older: prox lies one version behind pi on the line
-    from mu to it. Source: see PROXIMAL_SOURCE.
+    recompute: computed by a forward pass before the first optimizer step on the batch.  reuse: those of the training
+    pass itself, so that prox is the policy at the start of each minibatch, and the ratio is 1.
+    interpolate: log mu + a (log pi - log mu) with a = (d - 1) / d for a token that is d >= 1 versions older than the
+    weights before the batch, and a = 0 for d = 0: prox lies one version before pi on the line from mu to pi.
+    Source: see PROXIMAL_SOURCE.
     """
     if proximal == "recompute":
         return inputs.proximal_logprobs_N

@@ -1,4 +1,4 @@
-"""From the settings of an algorithm to the algorithm: rules bound to their keys, and composed."""
+"""Composes an algorithm from its settings: the rules that they choose, with their keys."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
 
 def algorithm_of(settings: AlgorithmSettings) -> Algorithm:
-    """The algorithm that the settings describe; nothing of the user's is imported yet."""
+    """The algorithm that the settings describe. A user's own functions are not imported yet."""
     parts = (
         (ESTIMATORS, settings.advantage),
         (LOSSES, settings.loss),
@@ -76,7 +76,7 @@ def _keys(choice: Choice) -> dict[str, Any]:
 def _estimate(
     groups: Sequence[GroupReturns], memory: Memory, *, estimator: Callable[..., Any], settings: AlgorithmSettings
 ) -> tuple[Sequence[Advantages], Memory]:
-    """The estimator's advantages, and what the settings add to them; what is known after them."""
+    """The estimator's advantages, with the teacher's added if there is one; and the new memory."""
     if ESTIMATORS[settings.advantage.kind].remembers:
         found, memory = estimator(groups, memory)
     else:
@@ -85,7 +85,7 @@ def _estimate(
 
 
 def _needs_of_terms(settings: AlgorithmSettings) -> Needs:
-    """Of what is put to the loss, whichever it is."""
+    """What the terms need that are added to any loss."""
     return Needs(
         reference=settings.kl is not None,
         entropy=settings.entropy is not None,
@@ -105,12 +105,12 @@ def _terms(
     loss: Callable[[LossInputs], tuple[Tensor, LossMetrics]],
     correction: Callable[[LossInputs], Tensor | None],
 ) -> LossTerms:
-    """w_i (c_i m_i loss_i + beta kl_i - coef H_i), and what is shown of it.
+    """w_i (c_i m_i loss_i + beta kl_i - coef H_i) for each token, and its metrics.
 
-    What an expert gave (`train_dataset.demonstrations`) was sampled by nobody: its loss is `demonstration_loss`, with
-    c = m = 1, and in what is shown it is no distance away.
-    c: the correction; m: 1, or 0 for what the masks of the settings leave out. Source of kl_i: DeepSeekMath (arXiv
-    2402.03300) eq. 4; times the ratio, so that it is unbiased off policy: DeepSeek-V3.2 (arXiv 2512.02556) eq. 7.
+    c: the correction; m: 1, or 0 for tokens that the masks of the settings leave out. Demonstrations have no sampling
+    probability: their loss is `demonstration_loss`, with c = m = 1, and metrics count them as on-policy.
+    Source of kl_i: DeepSeekMath (arXiv 2402.03300) eq. 4; times the ratio, so that it is unbiased off policy:
+    DeepSeek-V3.2 (arXiv 2512.02556) eq. 7.
     """
     is_given_N = None if inputs.origins_N is None else inputs.origins_N == DEMONSTRATED
     if is_given_N is not None:
@@ -156,13 +156,13 @@ def _top_entropy(inputs: LossInputs, settings: AlgorithmSettings) -> Tensor | No
         return None
     assert inputs.entropies_N is not None, "all tokens of a minibatch come with their entropies"
     entropies_N = inputs.entropies_N.detach()
-    # the quantile between two tokens keeps the higher one; `Tensor.quantile` itself ends at 2^24 numbers
+    # where the quantile is between two tokens the higher one is kept; `Tensor.quantile` takes at most 2^24 numbers
     num_kept = math.floor(settings.top_entropy * (len(entropies_N) - 1)) + 1
     return (entropies_N >= entropies_N.kthvalue(len(entropies_N) - num_kept + 1).values).float()
 
 
 def _off_policy(inputs: LossInputs, settings: AlgorithmSettings) -> Tensor | None:
-    """0 for sequences of negative advantage that the policy has moved away from. Source: arXiv 2512.02556 eq. 9."""
+    """0 for negative advantages where the policy has already moved away, else 1. Source: arXiv 2512.02556 eq. 9."""
     if settings.off_policy_mask is None:
         return None
     gap_N = (inputs.sampled_logprobs_N - inputs.logprobs_N).detach()
@@ -171,19 +171,19 @@ def _off_policy(inputs: LossInputs, settings: AlgorithmSettings) -> Tensor | Non
 
 
 def _second_moment(inputs: LossInputs, settings: AlgorithmSettings) -> Tensor | None:
-    """0 for the tokens of a minibatch with the largest squared log-ratio of the policy that training compares with to
-    the sampler, so many that the mean of the others' is below the bound, and of equal ones all; else 1.
+    """0 for the tokens of a minibatch with the largest squared log-ratio, until the mean over the remaining ones is
+    below the bound; tokens with equal ratios are left out together. 1 for all others.
 
-    Of the M tokens alone that have moved the way of their advantage: a ratio above 1 and A > 0, or below 1 and A < 0.
-    All others stay, and count in no mean.
-    Source: M2PO (arXiv 2510.01161) alg. 1, with prox / mu for its ratio; with correction bypass pi / mu.
+    Only the M tokens that have moved in the direction of their advantage (ratio above 1 and A > 0, or below 1 and
+    A < 0) can be left out, and only they count in the mean.
+    Source: M2PO (arXiv 2510.01161) alg. 1, with prox / mu as its ratio, or pi / mu with correction bypass.
     """
     if settings.second_moment is None:
         return None
     policy_N = inputs.logprobs_N if inputs.proximal_logprobs_N is None else inputs.proximal_logprobs_N
     log_ratio_N = (policy_N.detach() - inputs.sampled_logprobs_N).double()
     could_be_N, moments_N = inputs.advantages_N * log_ratio_N > 0, log_ratio_N.square()
-    # on the processor, where a sum has one order; the means rise with the moments
+    # on the CPU, where a sum always has the same order; the means rise with the moments
     rising_M = moments_N[could_be_N].cpu().sort().values
     means_M = rising_M.cumsum(0) / rising_M.new_ones(rising_M.shape).cumsum(0)
     left_out_M = rising_M[means_M >= settings.second_moment]

@@ -18,8 +18,7 @@ def turn_returns(
     """Return of every turn: G(t) = r(t) + gamma * mean of G(u) over the turns u that follow t and have a return.
 
     follows: the turn that each turn follows, or None at a root; turns in the order in which they finished.
-    None where no return reaches: the turn has no reward, and none of those that follow it has a return. A reward
-    of 0 is a return.
+    None: the turn has neither a reward nor a following turn with a return. A reward of 0 is a return.
     Raises UserError if a reward names an unknown turn or is not finite, InternalError if a turn follows a later one.
     """
     for turn_id, reward in rewards.items():

@@ -1,7 +1,7 @@
-"""The divergence from the weights that training began with, taken off the rewards token by token.
+"""A KL penalty in the reward: the divergence from the initial weights, subtracted from the rewards token by token.
 
-Knows: logprobs of tokens that were measured, episodes.  Knows not: what credit makes of the rewards, tensors.
-Glossary: mu the policy that sampled, ref the weights that training began with.
+Knows: measured logprobs of tokens, episodes.  Knows not: how rewards become advantages, tensors.
+Glossary: mu the policy that sampled, ref the initial weights of the training.
 """
 
 from __future__ import annotations
@@ -17,23 +17,23 @@ from ludus.algorithms.metrics import KlEstimator, kl_of_token
 from ludus.settings import Idle, Settings
 from ludus.types import Episode
 
-# A token whose estimate is beyond this is broken, and must not drown the rewards of a batch. Source: AReaL, OpenRLHF.
+# An estimate beyond this is an outlier that must not dominate the rewards of a batch. Source: AReaL, OpenRLHF.
 LARGEST_ESTIMATE = 10.0
 MEASURED = frozenset({"sampled_logprobs", "reference_logprobs"})
-"""What it is made of."""
+"""The measurements that it needs."""
 
 
 class RewardKlSettings(Settings):
-    """The KL divergence to the weights that training began with, in the reward."""
+    """A penalty in the reward on the KL divergence from the initial weights."""
 
     coef: float = pydantic.Field(gt=0)
-    """How much a nat takes off the reward; with a target, the first of them."""
+    """The penalty of one nat; with a target, its initial value."""
     estimator: KlEstimator = "k1"
-    """How it is estimated from each token."""
+    """How the divergence is estimated from each token."""
     target: float | None = pydantic.Field(default=None, gt=0)
-    """Nats of a token: after each batch `coef` rises if there were more, else it falls. None: it stays."""
+    """Desired nats per token: after each batch `coef` rises if there were more, else it falls. None: it is constant."""
     horizon: int = pydantic.Field(default=10000, ge=1)
-    """Episodes in which it changes by at most 20 %."""
+    """Over so many episodes `coef` changes by at most 20 %."""
 
     def idle(self) -> list[Idle]:
         return [Idle("horizon", "target is not set")] if self.target is None and self.is_set("horizon") else []
@@ -41,21 +41,21 @@ class RewardKlSettings(Settings):
 
 @dataclass(frozen=True, slots=True)
 class RewardKl:
-    """What is taken off the rewards of a batch."""
+    """The penalties of a batch."""
 
     penalties: Mapping[str, Floats]
-    """By turn id: of each token that was measured, in their order."""
+    """By turn id: of each measured token, in order."""
     coef: float
     mean: float
-    """Over episodes, of the mean over their tokens; nats."""
+    """Nats per token: the mean over episodes of the mean over their tokens."""
     num_episodes: int
-    """That have tokens which were measured."""
+    """Episodes with measured tokens."""
 
 
 def reward_kl(
     episodes: Iterable[Episode], measured: Measured, *, estimator: KlEstimator, coef: float
 ) -> RewardKl | None:
-    """coef times the estimate of KL(mu || ref) of each token, within 10 nats either way. None: nothing was measured.
+    """coef times the estimate of KL(mu || ref) of each token, clipped to 10 nats. None: nothing was measured.
 
     Source: Ziegler et al. (arXiv 1909.08593) sec. 2.1; by token as verl's `apply_kl_penalty` and AReaL.
     """

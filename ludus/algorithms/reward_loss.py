@@ -1,4 +1,4 @@
-"""What a reward model is trained with."""
+"""The loss of a reward model."""
 
 from __future__ import annotations
 
@@ -13,21 +13,21 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class TokenPair:
-    """Two sequences of tokens, of which the first is preferred."""
+    """Two sequences of tokens; the first is preferred."""
 
     chosen_ids: tuple[int, ...]
     rejected_ids: tuple[int, ...]
     margin: float = 0.0
-    """By how much it should be worth more."""
+    """By how much the reward of the chosen one should be greater."""
 
 
 def reward_loss(
     chosen_G: Tensor, rejected_G: Tensor, margins_G: Tensor, *, center_coefficient: float | None
 ) -> tuple[Tensor, LossMetrics]:
-    """Mean over pairs of -log sigma(r_w - r_l - margin) + c (r_w + r_l)^2, and what is shown of them.
+    """Mean over pairs of -log sigma(r_w - r_l - margin) + c (r_w + r_l)^2, and its metrics.
 
     chosen_G, rejected_G: r_w and r_l, with a gradient.  center_coefficient: c. None: there is no such term.
-    Source: InstructGPT (arXiv 2203.02155) eq. 1; margin Llama 2 (arXiv 2307.09288) eq. 2; the term that centers
+    Source: InstructGPT (arXiv 2203.02155) eq. 1; margin: Llama 2 (arXiv 2307.09288) eq. 2; centering term:
     arXiv 2312.09244 eq. 2.
     """
     difference_G = chosen_G - rejected_G

@@ -1,4 +1,4 @@
-"""Which algorithm trains: the preset of a name, and the keys that differ from it."""
+"""The settings of the algorithm: a preset by name, and keys that differ from it."""
 
 from __future__ import annotations
 
@@ -31,28 +31,28 @@ def _settings(rules: Mapping[str, Rule]) -> dict[str, type[Choice]]:
 
 
 class KlSettings(Settings):
-    """The KL divergence to the weights that training began with, in the loss."""
+    """A term in the loss for the KL divergence from the initial weights."""
 
     beta: float = pydantic.Field(gt=0)
     """Its weight."""
     estimator: KlEstimator = "k3"
     """How it is estimated from each token."""
     weighted: bool = False
-    """The estimate counts times the ratio to the policy that sampled, so that it is right for tokens of another one."""
+    """Multiply the estimate by the ratio to the sampler, which makes it unbiased for tokens of another policy."""
 
 
 class EntropySettings(Settings):
-    """The entropy of the policy, in the loss."""
+    """An entropy bonus in the loss."""
 
     coef: float = pydantic.Field(default=0.0, ge=0)
-    """Its weight: how much an entropy of 1 is worth; with a target, the first of them."""
+    """Its coefficient; with a target, the initial one."""
     target: float | None = pydantic.Field(default=None, gt=0)
-    """After each batch the weight rises if the entropy was not above this, else it falls; above it the entropy does not
-    count. None: the weight stays."""
+    """After each batch the coefficient is raised if the entropy was at most this, else lowered; while the entropy is
+    above it there is no bonus. None: the coefficient is constant."""
     delta: float = pydantic.Field(default=0.005, gt=0)
-    """By how much."""
+    """How much the coefficient changes after a batch."""
     min: float = pydantic.Field(default=0.0, ge=0)
-    """It never falls below; nor does it rise above `max`."""
+    """Bounds of the coefficient: this and `max`."""
     max: float = pydantic.Field(default=1.0, gt=0)
 
     @pydantic.model_validator(mode="after")
@@ -69,24 +69,25 @@ class EntropySettings(Settings):
 
 
 class OffPolicyMaskSettings(Settings):
-    """What has a negative advantage and has become unlikely is left out."""
+    """Leaves out sequences with negative advantage that the policy has already made unlikely."""
 
     threshold: float = pydantic.Field(gt=0)
-    """Of the mean of log mu - log pi over the tokens that are taken together."""
+    """They are left out if the mean of log mu - log pi over the sequence is above this."""
     level: Level = "episode"
+    """What a sequence is."""
 
 
 class DemonstrationSettings(Settings):
-    """How conversations of experts are learned from, which join the groups of their rows."""
+    """How demonstrations, which join the groups of their rows, are trained on."""
 
     reward: float = 1.0
-    """Of those that do not say what theirs is."""
+    """Of demonstrations that do not bring their own."""
     gamma: float = pydantic.Field(default=0.1, gt=0)
-    """A token moves by the slope of p / (p + gamma), p its probability: the unlikely ones more, the smaller gamma."""
+    """The loss of a token is -A p / (p + gamma), p its probability: with a small gamma unlikely tokens count more."""
 
 
 class AlgorithmSettings(Settings):
-    """From rewards to advantages to the loss of a token. The defaults are GRPO with token-mean."""
+    """How rewards become advantages, and advantages the loss. The defaults are GRPO with token-mean."""
 
     has_presets = True
     name: str = "grpo"
@@ -94,38 +95,38 @@ class AlgorithmSettings(Settings):
     advantage: Annotated[Choice, OneOf(_settings(ESTIMATORS), "group", own="own")] = GroupSettings()
     loss: Annotated[Choice, OneOf(_settings(LOSSES), "clip", own="own")] = ClipSettings()
     distillation: DistillationSettings | None = None
-    """None: nobody's opinion is added to the advantages."""
+    """Add a teacher's advantages. None: there is no teacher."""
     correction: Annotated[Choice, OneOf(_settings(CORRECTIONS), "truncate")] = TruncateSettings()
-    """What becomes of the difference between the policy that sampled and the one that is trained."""
+    """How the difference between the policy that sampled and the one that is trained is corrected."""
     proximal: Proximal = "recompute"
-    """Where the logprobs come from that ratios are taken to: a forward pass before the first optimizer step on a batch;
-    the pass that trains; or, without a pass, between the sampler's and those, by the age of the token."""
+    """Where the proximal policy's logprobs come from. recompute: a forward pass before the first optimizer step on a
+    batch; reuse: the training pass; interpolate: between sampler and current policy, by the token's age."""
     kl: KlSettings | None = None
-    """None: there is no such term, and no such weights are kept."""
+    """None: no such term, and the initial weights are not kept."""
     reward_kl: RewardKlSettings | None = None
-    """None: nothing is taken off the rewards for it, and no such weights are kept."""
+    """None: no such penalty, and the initial weights are not kept."""
     entropy: EntropySettings | None = None
-    """None: there is no such term."""
+    """None: no such term."""
     top_entropy: float | None = pydantic.Field(default=None, gt=0, lt=1)
-    """Share of a minibatch's tokens, those of the highest entropy, that the loss moves. None: all of them."""
+    """Train only this share of a minibatch's tokens, those of the highest entropy. None: all of them."""
     off_policy_mask: OffPolicyMaskSettings | None = None
     """None: nothing is left out."""
     second_moment: float | None = pydantic.Field(default=None, gt=0)
-    """M2PO: of a minibatch's tokens that have moved the way of their advantage, those with the largest (log prox - log
-    mu)^2 are left out, until the mean of the others' is below this. None: nothing is left out."""
+    """M2PO: of a minibatch's tokens that have moved in the direction of their advantage, those with the largest
+    (log prox - log mu)^2 are left out until the mean over the others is below this. None: nothing is left out."""
     demonstrations: DemonstrationSettings = DemonstrationSettings()
     normaliser: Annotated[Choice, OneOf(_settings(NORMALISERS), "token")] = TokenSettings()
-    """Over what the loss is averaged."""
+    """What the loss is averaged over."""
     minibatches: int = pydantic.Field(default=1, ge=1)
-    """Optimizer steps taken on one batch, each on whole groups of its own; never more than there are groups."""
+    """Optimizer steps on one batch, each on whole groups of its own; never more than there are groups."""
     max_sequence_tokens: int | None = pydantic.Field(default=None, ge=2)
-    """Tokens further down a conversation than this, prompts counted, are not trained. None: all are."""
+    """Tokens beyond this position in a conversation, prompts counted, are not trained. None: all are."""
     overlong: OverlongSettings | None = None
-    """Answers near the longest are worth less. None: their length does not matter."""
+    """A penalty for answers near the maximum length. None: no penalty."""
     mask_truncated_completions: bool = False
-    """Answers that their longest length cut off are not trained."""
+    """Do not train answers that were cut off at the maximum length."""
     dynamic_sampling: bool = False
-    """DAPO: a group that has nothing to teach, as one whose rewards all agree, is replaced by another row's group."""
+    """DAPO: replace a group from which nothing can be learned (all rewards equal) by a group of another row."""
 
     @pydantic.model_validator(mode="wrap")
     @classmethod
@@ -141,7 +142,7 @@ class AlgorithmSettings(Settings):
         if preset and all(key in data and not _holds(given[key], value) for key, value in preset.items()):
             logger.warning("algorithm.name=%s has no effect: %s are given otherwise", name, ", ".join(preset))
         made = handler({**preset, **given})
-        # what the preset said is not what the user said: settings that are written without defaults name it alone
+        # keys of the preset do not count as set by the user: written without defaults, the settings only name it
         made.__pydantic_fields_set__.intersection_update(data)
         return made
 
@@ -162,7 +163,7 @@ class AlgorithmSettings(Settings):
 
     @pydantic.model_validator(mode="after")
     def _check_left_out(self) -> Self:
-        """Where several tokens have one loss none of them can be left out: they move with the others."""
+        """If several tokens share one loss, none of them can be left out: the others would move it."""
         unit, masks = LOSSES[self.loss.kind].unit(self.loss), ("top_entropy", "second_moment", "off_policy_mask")
         if unit == "token":
             return self
@@ -181,7 +182,7 @@ class AlgorithmSettings(Settings):
 
     @pydantic.model_validator(mode="after")
     def _check_taken_off(self) -> Self:
-        """What is taken off the reward must reach the advantage, and leave a reward that it can be made of."""
+        """A penalty on the reward needs an advantage that is computed from the reward, and allows it to be negative."""
         if self.reward_kl is not None:
             said, instead = "reward_kl", "set algorithm.kl.beta, which puts the divergence to the loss"
         elif self.overlong is not None:
@@ -202,7 +203,7 @@ class AlgorithmSettings(Settings):
 
     @property
     def off_policy_obstacle(self) -> str | None:
-        """Why groups that other policies sampled cannot be trained on again. None: they can."""
+        """Why groups that another policy sampled, such as replayed ones, cannot be trained on. None: they can."""
         correction, loss, advantage = self.correction, self.loss.kind, self.advantage.kind
         if isinstance(correction, NoneSettings) or (isinstance(correction, MaskSettings) and not correction.weighs):
             said = "none" if isinstance(correction, NoneSettings) else "mask with weighs=false"
@@ -223,10 +224,9 @@ class AlgorithmSettings(Settings):
         return None
 
     def of_length(self, max_new_tokens: int | None) -> Self:
-        """These settings for answers of at most so many tokens, which a constant to divide by follows from, and which
-        of them are overlong.
+        """These settings with the maximum length of answers filled in where the normaliser or `overlong` need it.
 
-        Raises ConfigError if neither is given.
+        Raises ConfigError if it is needed and given nowhere.
         """
         update: dict[str, Any] = {}
         if isinstance(self.normaliser, ConstantSettings) and self.normaliser.tokens is None:
@@ -239,13 +239,13 @@ class AlgorithmSettings(Settings):
 
     @property
     def has_proximal(self) -> bool:
-        """Ratios are taken to the weights that the batch began with, and not to those that sampled."""
+        """Whether ratios are taken to the weights before the batch, rather than to the weights that sampled."""
         parts = ((CORRECTIONS, self.correction), (LOSSES, self.loss))
         return any(rules[choice.kind].needs(choice).proximal for rules, choice in parts)
 
     @property
     def is_ratio_one(self) -> bool:
-        """The ratio to the old policy is 1 for every token, whatever the policy."""
+        """Whether the ratio to the old policy is always 1."""
         one_pass = {"recompute": self.minibatches == 1, "reuse": True, "interpolate": False}
         return self.has_proximal and one_pass[self.proximal]
 
@@ -267,7 +267,7 @@ def _default_kind(key: str) -> str | None:
 
 
 def _laid_over(preset: Any, given: Any, default_kind: str | None) -> Any:
-    """What is given, with the preset's keys below it that it leaves open, if both are of one kind."""
+    """The given value, completed with the preset's keys below it if both are of the same kind."""
     if default_kind is None or preset is None or given is None:
         return given
     below, above = _as_mapping(preset), _as_mapping(given)

@@ -1,8 +1,8 @@
-"""Rows shared out over ranks that compute in step: in every round each rank has one row, and the rounds are even.
+"""Distributes rows over ranks that compute in step: each rank has one row in every round.
 
 Knows: rows and their lengths.  Knows not: processes, tensors.
-Invariants: every row is in exactly one share; all shares have equally many rows, where there is nothing left a row
-without targets that costs next to nothing; no other choice of rounds has a smaller sum of their longest rows.
+Invariants: every row is in exactly one share; all shares have the same number of rows, filled up with rows without
+targets that cost next to nothing; no other choice of rounds has a smaller sum of their longest rows.
 
 Ranks that share a layer's weights wait for each other in every layer, so a round takes as long as its longest row.
 """
@@ -40,7 +40,7 @@ def share_rows(rows: Sequence[PackedRow], num_shares: int) -> list[tuple[PackedR
     shares: list[list[PackedRow]] = [[] for _ in range(num_shares)]
     for number, members in enumerate(rounds):
         whole = [*members, *(FILLER for _ in range(num_shares - len(members)))]
-        # every second round the other way round, so that no rank always has the longest row
+        # every second round is reversed, so that no rank always has the longest row
         for share, row in zip(shares, whole if number % 2 == 0 else whole[::-1], strict=True):
             share.append(row)
     return [tuple(share) for share in shares]

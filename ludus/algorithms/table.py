@@ -1,6 +1,6 @@
-"""Which estimators, losses, corrections and normalisers there are, and which names stand for what of them.
+"""The tables of estimators, losses, corrections and normalisers, and the presets made of them.
 
-One more of them is one more file and its line here.
+A new one is a file and its line here.
 """
 
 from __future__ import annotations
@@ -51,9 +51,9 @@ LOSSES = _by_kind(
 )
 """(inputs, **keys) -> loss of each token, metrics."""
 CORRECTIONS = _by_kind(BYPASS, NONE, TRUNCATE, MASK)
-"""(inputs, **keys) -> what each token's loss is multiplied by."""
+"""(inputs, **keys) -> the factor of each token's loss."""
 NORMALISERS = _by_kind(TOKEN, EPISODE, CONSTANT)
-"""(trained tokens by episode, **keys) -> weight of a token by episode."""
+"""(number of trained tokens of each episode, **keys) -> weight of a token of each episode."""
 
 _PREFERENCE = {"advantage": "best_worst", "correction": "bypass", "normaliser": "episode"}
 _GSPO = {"level": "episode", "clip_low": 3e-4, "clip_high": 4e-4}

@@ -1,4 +1,4 @@
-"""What a critic is trained with."""
+"""The loss of a critic."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Learning: packed rows in, gradients and new weights out.
+"""The trainer: computes gradients of packed rows, and changes the weights.
 
 This package itself imports no torch, so that the configuration tree can read the settings on the base install;
 `step`, `head` and `optimizer` are imported from their modules.

@@ -23,24 +23,24 @@ from ludus.trainer.settings import OptimizerSettings
 
 _log = logging.getLogger(__name__)
 
-# On a card, and without a compiler: numbers moved at a time. Each takes some 40 bytes more meanwhile, which of a large
-# vocabulary's embedding as a whole would be 12 GB.
+# How many numbers torch's operations handle at a time (on a GPU, or without a compiler): each takes some 40 bytes more
+# meanwhile, and a large embedding as a whole would take 12 GB.
 _CHUNK = 1 << 24
 Moments = dict[str, dict[str, Tensor]]
-"""By name of the weight: `exp_avg`, `exp_avg_sq` of the weight's shape, and `step`, how often it has moved."""
+"""By name of the weight: `exp_avg`, `exp_avg_sq` of the weight's shape, and `step`, the number of its updates."""
 
 
 class AdamW(Protocol):
-    """Moves weights along gradients."""
+    """AdamW, whichever type its moments have."""
 
     def step(self, gradients: Mapping[str, Tensor], lr: float) -> None:
-        """Move every weight that has a gradient."""
+        """Update every weight that has a gradient."""
 
     def moments(self) -> Moments:
-        """Of every weight that has ever moved; the tensors are the optimizer's own."""
+        """The moments of every weight that was ever updated; the tensors are the optimizer's own, not copies."""
 
     def take_over(self, moments: Mapping[str, Mapping[str, Tensor]]) -> None:
-        """Go on from copies of `moments`, in whichever type they come; other weights have never moved."""
+        """Replace all moments by copies of these, of whichever type; weights without any start anew."""
 
 
 def make_adamw(weights: Mapping[str, Tensor], settings: OptimizerSettings) -> AdamW:
@@ -74,19 +74,19 @@ class TorchAdamW:
         for name, weight in self._weights.items():
             self._adamw.state.pop(weight, None)
             if name in moments:
-                # whence they come, they are where the weight is from now on
+                # wherever they come from, they are moved to the weight's device
                 own = {key: each.to(weight.device, torch.float32, copy=True) for key, each in moments[name].items()}
                 self._adamw.state[weight] = own
 
 
 class HalfStep(Protocol):
-    """One step of one weight with moments in bf16, all changed in place."""
+    """Updates one weight and its bf16 moments in place."""
 
     def __call__(self, weight: Tensor, gradient: Tensor, first: Tensor, second: Tensor, step: AdamWStep) -> None: ...
 
 
 class HalfAdamW:
-    """Moments in bf16, rounded up or down by chance: half the memory, and no small change is lost on average.
+    """Moments in bf16 with stochastic rounding: half the memory, and small changes are kept on average.
 
     Source of the rounding: Zamirai et al., "Revisiting BFloat16 Training" (arXiv 2010.06192).
     """
@@ -109,7 +109,7 @@ class HalfAdamW:
             own["step"] += 1
             num_steps = int(own["step"])
             settings = self._settings
-            # an odd number times the step moves every bit of the seed, and names differ in the lowest
+            # an odd multiple of the step changes all bits of the seed; weights differ in the lowest bits
             seed = (num_steps * 0x9E3779B1 + self._numbers[name]) & 0xFFFFFFFF
             numbers = AdamWStep(lr, settings.betas, settings.eps, _decay(weight, settings), num_steps, seed)
             self._step_one(weight, gradient, own["exp_avg"], own["exp_avg_sq"], numbers)
@@ -128,7 +128,7 @@ class HalfAdamW:
 
 
 def choose_half_step(weight: Tensor) -> HalfStep:
-    """The native implementation for weights on the CPU, torch's operations elsewhere."""
+    """The native implementation for weights on the CPU; torch's operations otherwise."""
     unsupported_reason = None if weight.device.type == "cpu" else f"the weights are on {weight.device}"
     native = obtain(lambda: NativeHalfStep(build_library("adamw")), unsupported_reason)
     if not isinstance(native, str):
@@ -147,7 +147,7 @@ def torch_half_step(weight: Tensor, gradient: Tensor, first: Tensor, second: Ten
 
 
 def _half_step(weight: Tensor, gradient: Tensor, first: Tensor, second: Tensor, *, step: AdamWStep, start: int) -> None:
-    """start: where in the weight, counted in numbers, these stand."""
+    """Update a part of a weight. start: index of the part's first number in the weight."""
     beta1, beta2 = step.betas
     m = first.float().lerp_(gradient, 1 - beta1)
     v = second.float().mul_(beta2).addcmul_(gradient, gradient, value=1 - beta2)
@@ -159,5 +159,5 @@ def _half_step(weight: Tensor, gradient: Tensor, first: Tensor, second: Tensor, 
 
 
 def _decay(weight: Tensor, settings: OptimizerSettings) -> float:
-    """Matrices alone are decayed."""
+    """Only matrices are decayed."""
     return settings.weight_decay if weight.ndim > 1 else 0.0

@@ -1,11 +1,11 @@
-"""The gradient of an algorithm's loss over the rows of one minibatch, gathered in the optimizer.
+"""Computes the gradient of an algorithm's loss over the rows of a minibatch, and accumulates it in the optimizer.
 
 Knows: rows, the model's forward pass, losses as functions of tokens.  Knows not: which loss, who takes the step.
 Invariant: the loss is a sum over tokens, so neither rows nor their order nor ranks change the gradient.
 
-Most losses are sums of terms of one token each: rows go forward and backward one after the other, and the loss is asked
-for its slopes in between. A loss that takes the tokens of a minibatch together is asked once, for all of them, with
-logprobs from a forward pass of their own.
+Most losses are sums of terms of single tokens: each row goes forward and backward, and the loss gives its slopes in
+between. A loss that needs all tokens of a minibatch is called once, for all of them, with logprobs from a separate
+forward pass.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ Slopes = tuple[Tensor, Tensor | None]
 
 
 class Backward:
-    """Adds gradients of rows to the optimizer's."""
+    """Adds the gradients of rows to those in the optimizer."""
 
     def __init__(
         self,
@@ -45,27 +45,27 @@ class Backward:
         head_name: str | None,
         hold: Callable[[], AbstractContextManager[None]],
     ) -> None:
-        """head_name: of the head's weight if this process has all of it and trains it.
+        """head_name: name of the head's weight, if this process has all of it and trains it.
 
-        hold: what is held while a row is computed.
+        hold: makes a context manager that is entered while a row is computed (the lease).
         """
         self.reference: ReferenceWeights | None = None
         """None: no algorithm needs it."""
         self.shared_critic: SharedCritic | None = None
-        """None: no value is made of the policy's own hidden states."""
+        """None: there is no critic that shares the policy's hidden states."""
         self._forward, self._optimizer, self._ranks = forward, optimizer, ranks
         self._head_name, self._hold = head_name, hold
 
     def logprobs(self, rows: Rows) -> list[Tensor]:
-        """Of each row, under the weights of now."""
+        """Logprobs of each row's targets under the current weights."""
         return [self._forward(self._forward.tensors(row))[0] for row in rows]
 
     def reference_logprobs(self, row: PackedRow) -> Tensor:
-        """Of the row's targets, under the weights that training began with."""
+        """Logprobs of the row's targets under the initial weights of the training."""
         return self._under_reference(self._forward.tensors(row))
 
     def logit_gradients(self, row: PackedRow) -> Tensor:
-        """Squared length of the gradient of each target's logprob by the logits, under the weights of now."""
+        """Squared length of the gradient of each target's logprob by the logits, under the current weights."""
         return self._forward.logit_gradients(self._forward.tensors(row))
 
     def add(
@@ -77,10 +77,10 @@ class Backward:
         *,
         version: int = 0,
     ) -> None:
-        """Add the loss's gradient over `rows`, and to `means` what was seen.
+        """Add the loss's gradient over `rows` to the optimizer, and its metrics to `means`.
 
-        proximal: logprobs of each row under the weights that the batch began with. None: those are the weights of now.
-        version: of the weights that the batch began with.
+        proximal: logprobs of each row under the weights before the batch. None: those are the current weights.
+        version: of the weights before the batch.
         """
         critic = self.shared_critic if "values" in algorithm.needs.measured else None
         if critic is not None:
@@ -126,7 +126,7 @@ class Backward:
                 reference = self._under_reference(tensors) if algorithm.needs.reference else logprobs
             before = logprobs if proximal is None else proximal[row_idx]
             numbers = (logprobs, tensors.sampled_logprobs, before, reference, tensors.advantages, tensors.weights)
-            # in float64, which holds both a logprob and the number of a turn
+            # in float64, which holds both logprobs and the numbers of turns exactly
             ids = (*_ids(row, logprobs.device), _ages(row, version, logprobs.device))
             parts.append(torch.stack([each.double() for each in (*numbers, entropies, *ids)]))
         first, columns = self._ranks.concat(torch.cat(parts, 1))
@@ -135,7 +135,7 @@ class Backward:
         needed = (before if algorithm.needs.proximal else None, reference if algorithm.needs.reference else None)
         places_and_ages = (*places, ages if algorithm.needs.ages else None)
         inputs = LossInputs(current, sampled, *needed, advantages, weights, entropies, *places_and_ages)
-        # every rank computes all of it, and one of them reports
+        # every rank computes all of it, and rank 0 reports
         slopes = _slopes(inputs, algorithm, means if self._ranks.rank == 0 else TokenMeans(), inputs.turns_N)
         for row in rows:
             with self._hold():
@@ -170,7 +170,7 @@ class Backward:
 
 
 def _ids(row: PackedRow, device: torch.device) -> list[Tensor]:
-    """Numbers of turn, episode and group of each target, and its origin."""
+    """Number of the turn, episode and group of each target, and its origin."""
     if row.turns is None or row.episodes is None or row.groups is None:
         raise InternalError("an algorithm takes tokens together, and a row does not say of which turns they are")
     origins = row.origins or (OWN,) * len(row.target_ids)
@@ -178,12 +178,12 @@ def _ids(row: PackedRow, device: torch.device) -> list[Tensor]:
 
 
 def _ages(row: PackedRow, version: int, device: torch.device) -> Tensor:
-    """Versions by which each target is older than the weights `version`."""
+    """How many versions older than the weights `version` each target is."""
     return version - torch.tensor(row.versions, device=device)
 
 
 def _cut(slopes: Slopes, first: int, chunk: slice, _logprobs: Tensor, _entropies: Tensor) -> Slopes:
-    """Of the tokens `chunk` of the row that begins at `first`."""
+    """The slopes of the tokens `chunk` of the row whose first target has the index `first`."""
     by_logprob, by_entropy = slopes
     at = slice(first + chunk.start, first + chunk.stop)
     return by_logprob[at], None if by_entropy is None else by_entropy[at]
@@ -192,9 +192,9 @@ def _cut(slopes: Slopes, first: int, chunk: slice, _logprobs: Tensor, _entropies
 def _slopes(
     inputs: LossInputs, algorithm: Algorithm, means: TokenMeans, turns_N: Sequence[int] | Tensor | None
 ) -> Slopes:
-    """The loss's slopes, and to `means` its value and what it shows.
+    """The loss's slopes; adds its value and metrics to `means`.
 
-    turns_N: number of each token's turn. None: they are not known, and tokens are not recorded.
+    turns_N: number of each token's turn. None: not known, so tokens are not recorded.
     """
     assert inputs.entropies_N is not None, "the head computes entropies with logprobs"
     logprobs = inputs.logprobs_N.detach().requires_grad_()
@@ -203,7 +203,7 @@ def _slopes(
         terms = algorithm.terms(replace(inputs, logprobs_N=logprobs, entropies_N=entropies))
         wanted = (logprobs, entropies) if algorithm.needs.entropy else (logprobs,)
         slopes = torch.autograd.grad(terms.loss_N.sum(), wanted, materialize_grads=True)
-    # in float64: what is recorded of tokens adds up to it
+    # in float64, so that the recorded losses of tokens add up to it
     means.add_sum("train/loss", float(terms.loss_N.detach().double().sum()))
     seen = {"train/entropy": entropies.detach().mean()} | {f"train/{name}": each for name, each in terms.shown.items()}
     means.add({name: float(each) for name, each in seen.items()}, len(logprobs))
@@ -213,11 +213,11 @@ def _slopes(
 
 
 _OF_TOKENS = {"ratio_mean": "ratio", "clip_fraction": "clipped", "left_out_fraction": "left_out"}
-"""Metrics whose names speak of means, by what they are of one token."""
+"""Names of metrics for a single token, where the metric's own name is that of a mean."""
 
 
 def _numbers(inputs: LossInputs, terms: LossTerms) -> dict[str, Tensor]:
-    """What is recorded of each token."""
+    """What is recorded of each token, by name."""
     assert inputs.entropies_N is not None, "the head computes entropies with logprobs"
     shown = {_OF_TOKENS.get(name, name): each for name, each in terms.of_tokens.items()}
     return {

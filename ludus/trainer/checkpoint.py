@@ -1,10 +1,10 @@
-"""A trainer's state on disk, cut as its ranks cut it, and read back by as many ranks as there are then.
+"""A trainer's state on disk: one file per rank, which any number of ranks can read back.
 
 Knows: safetensors, rows.  Knows not: what the tensors are for, when to save.
-Invariants: every rank writes the rows that it keeps, and reads those that it is going to keep, whoever wrote them; bits
-stay as they are; nothing in a checkpoint is unpickled.
+Invariants: every rank writes the rows that it keeps, and reads those that it will keep, whichever rank wrote them; all
+bits are preserved; nothing in a checkpoint is unpickled.
 
-    trainer.json                          version, steps of the schedule, shapes, how often each weight has moved
+    trainer.json                          version, steps of the schedule, shapes, number of updates of each weight
     trainer-00001-of-00002.safetensors    the rows of rank 0: masters/NAME  exp_avg/NAME  exp_avg_sq/NAME
 """
 
@@ -34,7 +34,7 @@ _MOMENTS = ("exp_avg", "exp_avg_sq")
 def write_state(folder: Path, version: int, state: Mapping[str, Any], ranks: Ranks) -> None:
     """Write this rank's part of an optimizer's state (`MasterOptimizer.state`). Synced to disk.
 
-    Raises OSError if the disk refuses.
+    Raises OSError if it cannot be written.
     """
     folder.mkdir(parents=True, exist_ok=True)
     moments = state["moments"]
@@ -61,7 +61,7 @@ def write_state(folder: Path, version: int, state: Mapping[str, Any], ranks: Ran
 
 @dataclass(frozen=True, slots=True)
 class SavedParts(Mapping[str, T]):
-    """What a checkpoint has by name, read each time it is asked for: of a whole state nobody holds a second copy."""
+    """Parts of a checkpoint by name, each read when asked for, so that the whole state is never in memory twice."""
 
     names: Sequence[str]
     read: Callable[[str], T]
@@ -79,8 +79,8 @@ class SavedParts(Mapping[str, T]):
 
 
 def read_state(folder: Path, ranks: Ranks) -> tuple[int, dict[str, Any]]:
-    """Version and state that were written, of which this rank's rows. Tensors are read one by one, as they are taken,
-    on the CPU: a card that holds masters and moments has no room for another copy of them.
+    """The version, and this rank's rows of the state. Tensors are read to the CPU one by one, when they are taken: a
+    GPU that holds master weights and moments has no room for a second copy.
 
     Raises UserError if there is no checkpoint, or a part of it is missing.
     """
@@ -106,7 +106,7 @@ def read_state(folder: Path, ranks: Ranks) -> tuple[int, dict[str, Any]]:
         "masters": SavedParts(list(shapes), lambda name: read(f"masters/{name}")),
         "moments": SavedParts(list(moved), read_moments),
         "num_batches": about["num_batches"],
-        "loss_scale": about.get("loss_scale"),  # None: written before there was one
+        "loss_scale": about.get("loss_scale"),  # None: written by a version without loss scales
         "shapes": {name: tuple(shape) for name, shape in shapes.items()},
     }
     return about["version"], state
@@ -114,7 +114,7 @@ def read_state(folder: Path, ranks: Ranks) -> tuple[int, dict[str, Any]]:
 
 @torch.no_grad()
 def take_masters(parameters: Mapping[str, Tensor], folder: Path, rounding: Rounding) -> None:
-    """Write the masters of a checkpoint into whole weights, by parameter name, as they were rounded to sample then.
+    """Write the master weights of a checkpoint into whole parameters, rounded exactly as they were to sample then.
 
     Raises UserError if there is no checkpoint, or if it is of another model.
     """
@@ -140,11 +140,11 @@ def check_parts(folder: Path, num_ranks: int) -> list[Path]:
 
 
 def _overlap(num_rows: int, ranks: Ranks, writer: int, num_writers: int) -> slice:
-    """Of the rows in one writer's file those that this rank keeps, counted from the file's first."""
+    """Which rows of a writer's file this rank keeps, counted from the file's first row."""
     own, there = ranks.rows(num_rows), rows_of(num_rows, writer, num_writers)
     start = max(own.start or 0, there.start)
     stop = max(start, min(own.stop, there.stop))
-    # an empty slice keeps the shape of a row, for a rank that keeps none
+    # an empty slice has the right row shape, for a rank that keeps no rows
     return slice(start - there.start, stop - there.start) if stop > start else slice(0, 0)
 
 

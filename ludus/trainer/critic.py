@@ -1,9 +1,9 @@
-"""The critic: a model of its own that says what a return will be, trained beside the policy.
+"""The critic: a separate model that predicts returns, trained beside the policy.
 
 Knows: a model with a scalar head, rows with values and their targets, its optimizer.
-Knows not: advantages, the policy, engines: it publishes nothing.
-Invariants: as of the policy's trainer: neither rows nor their order nor ranks change a gradient; what was saved goes on
-to equal weights.
+Knows not: advantages, the policy, engines: its weights are never published.
+Invariants, as for the policy's trainer: neither rows nor their order nor ranks change a gradient; training from a
+checkpoint leads to equal weights.
 """
 
 from __future__ import annotations
@@ -36,24 +36,24 @@ from ludus.trainer.values import ValueForward
 
 logger = logging.getLogger(__name__)
 
-# Below the folder of the trainer's own state.
+# Folder inside that of the trainer's own state.
 CRITIC_FOLDER = "critic"
 
 
 @dataclass(frozen=True, eq=False, slots=True)
 class CriticModel:
-    """What a critic is made of."""
+    """The model and the settings of a critic."""
 
     model: LoadedModel
-    """`with_scalar_head`; cut over the ranks as the policy is."""
+    """Made by `with_scalar_head`; sharded over the ranks as the policy is."""
     settings: CriticSettings
 
 
 def load_critic(
     model: ModelSettings, settings: CriticSettings, *, seed: int = 0, is_mapped: bool = False
 ) -> CriticModel | CriticSettings:
-    """The critic of a run whose policy is `model`; arguments as of `load_model`. Of one that shares the policy's trunk
-    there are settings alone."""
+    """The critic of a run whose policy is `model`; arguments as for `load_model`. If it shares the policy's layers,
+    only its settings are returned."""
     if settings.model == "shared":
         return settings
     own = model if settings.path is None else model.model_copy(update={"path": settings.path})
@@ -73,7 +73,7 @@ def load_critic(
 
 
 class Critic:
-    """Measures values, and learns what they should have been."""
+    """Measures values, and is trained towards their targets."""
 
     def __init__(
         self,
@@ -85,7 +85,7 @@ class Critic:
         hold: Callable[[], AbstractContextManager[None]],
         give_way: GiveWay | None = None,
     ) -> None:
-        """how: the policy is trained.  hold: what is held while a row is computed.  give_way: as of `TargetStates`."""
+        """how: settings of the policy's trainer.  hold, give_way: as for `Backward` and `TargetStates`."""
         self.model, self.settings = critic.model, critic.settings
         self.optimizer = MasterOptimizer(self.model.trainable, self.settings.optimizer, rounding, ranks)
         self._forward = ValueForward(self.model, give_way)
@@ -102,15 +102,15 @@ class Critic:
 
     @property
     def is_warming_up(self) -> bool:
-        """The next batch is for the critic alone."""
+        """Whether the next batch trains only the critic."""
         return self.optimizer.num_batches < self.settings.warmup_steps
 
     def values(self, row: PackedRow) -> Tensor:
-        """Of each target, before it is drawn, shape (N,)."""
+        """The value before each target, shape (N,)."""
         return self._forward(self._forward.tensors(row))
 
     def train(self, minibatches: Sequence[Sequence[PackedRow]]) -> Metrics:
-        """Move the weights towards the targets of a batch, once for each minibatch, and return what was seen."""
+        """Take an optimizer step on each minibatch, and return the metrics."""
         means = TokenMeans()
         steps = [self._train_part(part, means) for part in minibatches if part]
         self.optimizer.end_batch()
@@ -118,22 +118,22 @@ class Critic:
         for gathered in self._ranks.gather(means.parts()):
             whole.add_all(gathered)
         result = whole.result()
-        if "critic/loss" in result:  # together the minibatches weigh as much as there are of them
+        if "critic/loss" in result:  # the weights of all minibatches sum to their number
             result["critic/loss"] /= len(minibatches)
         return {**result, **merge_means(steps)}
 
     def add(self, rows: Sequence[PackedRow], means: TokenMeans) -> None:
-        """Add the loss's gradient over `rows`, and to `means` what was seen."""
+        """Add the loss's gradient over `rows` to the optimizer, and its metrics to `means`."""
         for row in rows:
             with self._hold():
                 self._add_row(row, means)
 
     def save(self, folder: Path) -> None:
-        """Write what `load` needs to go on exactly, below the folder of the trainer's state. Synced to disk."""
+        """Write what `load` needs to continue exactly, into a folder inside `folder`. Synced to disk."""
         write_state(folder / CRITIC_FOLDER, self.optimizer.num_batches, self.optimizer.state(), self._ranks)
 
     def load(self, folder: Path) -> None:
-        """Take over what `save` wrote. Raises UserError if there is nothing, or if it is of another model."""
+        """Load what `save` wrote. Raises UserError if there is nothing, or if it is of another model."""
         _, state = read_state(folder / CRITIC_FOLDER, self._ranks)
         self.optimizer.load_state(state)
         with self._hold():
@@ -160,9 +160,9 @@ class Critic:
 def value_slopes(
     values: Tensor, row: PackedRow, weights: Tensor, *, clip_range: float | None, means: TokenMeans
 ) -> Tensor:
-    """The value loss's derivative by the value of each target of the row, shape (N,); and to `means` what was seen.
+    """The value loss's derivative by the value of each target of the row, shape (N,); adds its metrics to `means`.
 
-    weights: of the targets.  clip_range: as of `value_loss`.
+    weights: of the targets.  clip_range: as for `value_loss`.
     """
     if row.values is None or row.value_targets is None:
         raise InternalError("a critic learns from values and their targets, and a row has none")

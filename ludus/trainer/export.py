@@ -1,4 +1,4 @@
-"""A model folder written tensor by tensor, for weights that are nowhere together.
+"""Writes a model folder tensor by tensor, for weights that no process holds as a whole.
 
 Knows: what plain transformers and peft read.  Knows not: where the tensors come from.
 Invariant: one tensor at a time is in memory, whatever the size of the model.
@@ -27,9 +27,9 @@ from ludus.models.load import (
     remove_other_weights,
 )
 
-# As models are cut on the hub.
+# The usual size of files on the hub.
 MAX_FILE_BYTES = 5_000_000_000
-# What plain transformers wants to read in every file.
+# transformers requires it in every file.
 _METADATA = {"format": "pt"}
 
 
@@ -43,7 +43,7 @@ def export_model(
 ) -> None:
     """Write what `save_model` writes, with the trained weights from `tensors`, in the order of the trained parameters.
 
-    model: may hold no weights of its own.  max_file_bytes: of one file, if no single tensor is larger.
+    model: its own weights are not read.  max_file_bytes: largest size of a file, unless a single tensor is larger.
     """
     folder.mkdir(parents=True, exist_ok=True)
     if model.adapter is not None:
@@ -65,7 +65,7 @@ def export_model(
 def export_scalar_model(model: LoadedModel, folder: Path, *, pad_id: int) -> None:
     """Write a model `with_scalar_head` so that transformers' AutoModelForSequenceClassification loads it.
 
-    pad_id: the token that transformers fills short texts up with: it reads the number of the last token that is none.
+    pad_id: transformers' padding token: it takes the score of the last token that is not padding.
     Raises UserError if transformers has no such class for the model, or if it has adapters.
     """
     made_for = MODEL_FOR_SEQUENCE_CLASSIFICATION_MAPPING.get(type(model.module.config), None)

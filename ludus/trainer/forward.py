@@ -1,10 +1,10 @@
-"""One packed row through the model: log-probabilities of its targets, with or without gradients.
+"""The forward and backward pass of a packed row: log-probabilities of its targets, with or without gradients.
 
-Knows: rows, the model's backbone and head, that others may want a turn.  Knows not: losses, optimizers, leases.
+Knows: rows, the model's backbone and head, that others may wait for the lease.  Knows not: losses, optimizers, leases.
 
-Rows are filled up to whole blocks of tokens and targets, for oneDNN keeps compiled products of every size it has met:
-with sizes as they come, each step of a run cost some 15 MB more and the time to compile them. What fills a row is a
-tree of its own without targets; it changes no result and no gradient.
+Rows are padded to whole blocks of tokens and targets, because oneDNN keeps a compiled kernel for every size it has
+seen: without padding each step of a run took some 15 MB more, and the time to compile. The padding is a separate tree
+without targets; it changes no result and no gradient.
 """
 
 from __future__ import annotations
@@ -25,18 +25,18 @@ from ludus.text.constraint import Constraints
 from ludus.trainer.head import AskSlopes, VocabularyHead
 from ludus.trainer.processed_targets import ProcessedTargets
 
-# A row is filled by half a block on average: of 512 tokens that is one in sixteen; of targets, one cheap product.
+# The padding is half a block on average: one token in sixteen of a row of 512; for targets, one cheap product.
 TOKEN_BLOCK = 64
 TARGET_BLOCK = 32
 GiveWay = Callable[[], None]
-"""Lets others have a turn, if any of them waits for one."""
+"""Gives others that wait for the lease a turn."""
 Beside = Callable[[Tensor], Tensor]
-"""(hidden states) -> the gradient by them of what is added to the loss, both of shape (M, D), the latter fp32."""
+"""(hidden states) -> the gradient by them of a term added to the loss; both of shape (M, D), the latter fp32."""
 
 
 @dataclass(frozen=True, slots=True)
 class RowTensors:
-    """A packed row on the model's device. Shapes: (N,) for its targets; filled: (S,) for tokens, (M,) for targets."""
+    """A packed row on the model's device. Shapes: (N,) its targets; with padding, (S,) its tokens, (M,) its targets."""
 
     plan: TreePlan
     token_ids_S: Tensor
@@ -54,7 +54,7 @@ class RowTensors:
 
     @classmethod
     def of(cls, row: PackedRow, device: torch.device, constraints: Constraints | None = None) -> RowTensors:
-        """constraints: grammars as the sampler reads them. None: no target needs one."""
+        """constraints: compiles grammars as the sampler does. None: no target needs one."""
         num_tokens, more_targets = len(row.token_ids), -len(row.target_ids) % TARGET_BLOCK
         filling = range(-num_tokens % TOKEN_BLOCK)
         positions = (*row.positions, *filling)
@@ -75,16 +75,17 @@ class RowTensors:
 
 
 class TargetStates:
-    """The hidden states that a row's targets are predicted from, and the way back from them, whatever the head."""
+    """Computes the hidden states that a row's targets are predicted from, and the backward pass from them, for any
+    head."""
 
     def __init__(self, model: LoadedModel, give_way: GiveWay | None = None) -> None:
-        """give_way: called again and again while gradients are computed, on a processor. None: nobody waits."""
+        """give_way: called between layers while gradients are computed on the CPU. None: nobody waits for it."""
         self.model = model
         is_shared = model.gathering is None and model.head_weight.device.type == "cpu"
         self.give_way = give_way if is_shared else None
 
     def __call__(self, row: RowTensors) -> Tensor:
-        """Shape (M, D). Of a model that is cut the head's weight is whole from now on."""
+        """The hidden states, shape (M, D). If the model is sharded, its head is gathered from now on."""
         plan = row.plan if self.give_way is None else _GivingWay(row.plan, self.give_way)
         hidden_SD = self.model.backbone(row.token_ids_S[None], row.positions_S[None], plan)[0]
         return hidden_SD.index_select(0, row.source_idx_M)
@@ -92,11 +93,11 @@ class TargetStates:
     def differentiate(
         self, row: RowTensors, through_head: Callable[[Tensor, Tensor | None], Tensor], *, sink_VD: Tensor | None = None
     ) -> None:
-        """Give every trained parameter its gradient.
+        """Compute the gradient of every trained parameter.
 
         through_head: (hidden states, sink of the head's gradient) -> the loss's gradient by the hidden states.
-        sink_VD: fp32 tensor that the head's gradient is added to. None: the head is not trained, or its weight is cut
-        over ranks, and its gradient goes the way of all others.
+        sink_VD: fp32 tensor that the head's gradient is added to. None: the head is not trained, or it is sharded, and
+        its gradient is handled as those of other parameters.
         """
         hidden_MD = self(row)
         weight = self.model.head_weight
@@ -111,9 +112,9 @@ class TargetStates:
 
 @dataclass(frozen=True, slots=True)
 class _GivingWay:
-    """A plan under which others have their turn between two layers, on the way there and on the way back.
+    """An attention plan that gives way between two layers, in the forward and in the backward pass.
 
-    Without gradients nobody has: the weights may then be lent ones.
+    Without gradients it does not: the parameters may then be those of the reference.
     """
 
     plan: AttentionPlan
@@ -127,12 +128,12 @@ class _GivingWay:
 
 
 class RowForward:
-    """The forward pass of rows through one model, and the way back."""
+    """The forward and backward pass of rows through one model with its vocabulary head."""
 
     def __init__(
         self, model: LoadedModel, constraints: Constraints | None = None, give_way: GiveWay | None = None
     ) -> None:
-        """constraints: of answers under grammars. None: there are none.  give_way: as of `TargetStates`."""
+        """constraints: for answers under grammars. None: there are none.  give_way: as for `TargetStates`."""
         self._states = TargetStates(model, give_way)
         self._constraints = constraints
         self._device = model.head_weight.device
@@ -154,7 +155,7 @@ class RowForward:
 
     @torch.no_grad()
     def logit_gradients(self, row: RowTensors) -> Tensor:
-        """As of `VocabularyHead`, of every target, shape (N,)."""
+        """`VocabularyHead.logit_gradients` of every target, shape (N,)."""
         hidden_MD = self._states(row)
         self._take_head()
         lengths_M = self.head.logit_gradients(hidden_MD, row.target_ids_M, row.temperatures_M, row.processed)
@@ -164,10 +165,9 @@ class RowForward:
     def differentiate(
         self, row: RowTensors, slopes: AskSlopes, *, sink_VD: Tensor | None = None, beside: Beside | None = None
     ) -> None:
-        """Give every trained parameter its gradient of a loss, which is asked for its slopes, some targets at a time.
+        """Compute the gradient of every trained parameter. `slopes` is called for some targets at a time.
 
-        sink_VD: as of `TargetStates.differentiate`.  beside: what else the hidden states are to be moved along. None:
-        nothing.
+        sink_VD: as for `TargetStates.differentiate`.  beside: a further term of the loss. None: there is none.
         """
         num_targets = len(row.weights)
 
@@ -198,4 +198,4 @@ class RowForward:
         return hidden_MD[: len(row.weights)]
 
     def _take_head(self) -> None:
-        self.head.weight_VD = self._states.model.head_weight  # of a model that is cut there is a whole one only now
+        self.head.weight_VD = self._states.model.head_weight  # a sharded head is gathered only now

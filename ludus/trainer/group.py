@@ -1,11 +1,11 @@
-"""The processes that train one model together: what each of them keeps of a weight, and what they send each other.
+"""The group of processes that train one model together: which rows each keeps, and what they send each other.
 
 Knows: process groups, stores, bytes.  Knows not: models, batches, who starts the processes.
 Invariants: nothing that comes over the network is unpickled; what arrives is JSON, or a tensor whose shape and type the
 receiver knew before.
 
-torch's own connections know no key. They stay on the loopback address unless another host is named, and then they
-belong into a network of one's own.
+torch's connections have no authentication. They stay on the loopback address unless another host is configured, which
+must then be in a trusted network.
 """
 
 from __future__ import annotations
@@ -33,11 +33,11 @@ from ludus.models.device import use_device
 from ludus.models.shards import local_rows
 from ludus.trainer.ranks import rows_of
 
-# Between two collectives of one command lie seconds; who is not there by then does not come any more.
+# Collectives of one command are seconds apart; a rank that is this late will not come any more.
 STEP_TIMEOUT_S = 600.0
-# Between two commands may lie an evaluation that takes a day. A rank that ends is noticed at once all the same.
+# Between two commands there may be an evaluation that takes a day. A rank that ends is still noticed at once.
 _COMMAND_TIMEOUT = timedelta(days=365)
-# The package's types leave them out.
+# torch's type stubs lack it.
 TCPStore: Any = dist.TCPStore  # type: ignore[attr-defined]
 _LOOPBACK = ("127.0.0.1", "localhost", "::1")
 
@@ -51,7 +51,7 @@ class Rendezvous:
 
 
 def open_rendezvous(host: str) -> tuple[Rendezvous, Any]:
-    """A store that listens on `host`, an address of this machine; rank 0 keeps it open."""
+    """A store that listens on `host`, an address of this machine. Rank 0 keeps it open."""
     with socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET, socket.SOCK_STREAM) as listener:
         try:
             listener.bind((host, 0))
@@ -61,13 +61,13 @@ def open_rendezvous(host: str) -> tuple[Rendezvous, Any]:
             ) from error
         listener.listen(socket.SOMAXCONN)
         port = listener.getsockname()[1]
-        # by itself the store would listen on every address of this machine
+        # without a listening socket the store would listen on every address of this machine
         store = TCPStore(host, port, is_master=True, wait_for_workers=False, master_listen_fd=listener.detach())
     return Rendezvous(host, port), store
 
 
 class TorchRanks:
-    """Processes joined by torch.distributed: gloo on the CPU, NCCL between cards."""
+    """Processes joined by torch.distributed: gloo on CPUs, NCCL between GPUs."""
 
     def __init__(self, rank: int, size: int, device: torch.device, store: Any) -> None:
         """Use `lead` or `follow`."""
@@ -77,7 +77,7 @@ class TorchRanks:
         self.size = size
         self.device = device
         excepthook = sys.excepthook
-        use_device(device)  # before the mesh, which would choose the card of the rank's number
+        use_device(device)  # before the mesh, which would choose the GPU of the rank's number
         try:
             with one_sentence(rank), _on_loopback(store):
                 dist.init_process_group(
@@ -89,19 +89,19 @@ class TorchRanks:
                 )
                 self._commands = dist.new_group(backend="gloo", timeout=_COMMAND_TIMEOUT)
                 self.mesh = DeviceMesh(device.type, list(range(size)))
-                """Over which weights are cut."""
+                """The mesh over which weights are sharded."""
         except BaseException:
-            if dist.is_initialized():  # or this process could not try it again
+            if dist.is_initialized():  # otherwise this process could not try again
                 dist.destroy_process_group()
             raise
-        finally:  # torch would begin every line of this process's last words with its rank
+        finally:  # torch installs a hook that prefixes every line of a traceback with the rank
             sys.excepthook = excepthook
 
     @classmethod
     def lead(cls, store: Any, size: int, device: torch.device, *, check: Callable[[], None]) -> TorchRanks:
-        """This process as rank 0, when all others are there.
+        """This process as rank 0; waits until all others are there.
 
-        store: of `open_rendezvous`.  check: raises if one of the others cannot come any more.
+        store: of `open_rendezvous`.  check: raises if one of the others will never come.
         """
         while not store.check([_rank_key(rank) for rank in range(1, size)]):
             check()
@@ -110,7 +110,7 @@ class TorchRanks:
 
     @classmethod
     def follow(cls, rendezvous: Rendezvous, rank: int, size: int, device: torch.device) -> TorchRanks:
-        """This process as one of the others."""
+        """This process as a rank other than 0."""
         try:
             store = TCPStore(rendezvous.host, rendezvous.port, is_master=False, timeout=timedelta(seconds=60))
         except (dist.DistNetworkError, dist.DistStoreError) as error:
@@ -154,7 +154,7 @@ class TorchRanks:
         dist.send(body, rank, group=self._commands)
 
     def receive(self, rank: int) -> Any:
-        """The value that the other one sends; waits for it as long as the other one lives."""
+        """The value that the other rank sends; waits as long as the other rank lives."""
         length = torch.empty(1, dtype=torch.int64)
         dist.recv(length, rank, group=self._commands)
         body = torch.empty(int(length), dtype=torch.uint8)
@@ -162,7 +162,7 @@ class TorchRanks:
         return json.loads(body.numpy().tobytes())
 
     def whole(self, rows: Tensor, num_rows: int) -> Tensor | None:
-        """A tensor of `num_rows` on the CPU, to which every rank brings its rows. None: this is not rank 0."""
+        """The whole tensor of `num_rows` on the CPU, put together from all ranks' rows. None: this is not rank 0."""
         if self.rank > 0:
             if rows.numel():
                 dist.send(rows.cpu().contiguous(), 0, group=self._commands)
@@ -177,14 +177,13 @@ class TorchRanks:
         return total
 
     def close(self) -> None:
-        """Leave the group. The others must have been sent the end."""
+        """Leave the group. The others must have been told to end."""
         dist.destroy_process_group()
 
 
 @contextmanager
 def one_sentence(rank: int) -> Iterator[None]:
-    """A connection to another rank that is lost inside is a BackendError; gloo's own words, with its paths and threads,
-    are for nobody."""
+    """Turns a lost connection to another rank into a BackendError in one sentence, instead of gloo's own message."""
     try:
         yield
     except RuntimeError as error:
@@ -197,7 +196,7 @@ def one_sentence(rank: int) -> Iterator[None]:
 
 
 def is_connection_lost(error: RuntimeError) -> bool:
-    """Whether it says that another process is gone; gloo has no type of error for it."""
+    """Whether the error means that another process is gone; gloo has no error type for that."""
     return isinstance(error, dist.DistError) or "gloo" in str(error)
 
 
@@ -207,9 +206,9 @@ def _rank_key(rank: int) -> str:
 
 @contextmanager
 def _on_loopback(store: Any) -> Iterator[None]:
-    """While a group is made whose store is on the loopback address, gloo listens there as well.
+    """Make gloo listen on the loopback address if the store does, while a group is made.
 
-    gloo has no other setting for it than this variable; what the user has set stays.
+    gloo takes this setting only from an environment variable; a value set by the user is not changed.
     """
     variable = "GLOO_SOCKET_IFNAME"
     name = next((name for _, name in socket.if_nameindex() if name in ("lo", "lo0")), None)

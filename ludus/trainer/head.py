@@ -1,11 +1,11 @@
-"""The vocabulary head: log-probabilities of given tokens without ever holding all logits.
+"""The vocabulary head: log-probabilities of given tokens without holding all logits at once.
 
-Knows: the head's weight, temperature, softcap, who computes a row's softmax.  Knows not: which loss follows.
-Invariant: at most LOGIT_BYTES of logits (on a card CARD_LOGIT_BYTES) are alive, however many tokens are asked for.
+Knows: the head's weight, temperature, softcap, which softmax a row needs.  Knows not: which loss follows.
+Invariant: at most LOGIT_BYTES of logits (on a GPU CARD_LOGIT_BYTES) are alive, however many tokens there are.
 
-A chunk of tokens goes all the way before the next begins: logits by one matrix product in the model's dtype, as the
-engine computes them, log-probabilities, the loss's slopes, the logits' gradient in the place of the logits, and the two
-products that bring it to hidden states and weight. So nothing is computed twice.
+Each chunk of tokens is finished before the next begins: logits by one matrix product in the model's dtype, as the
+engine computes them; log-probabilities; the loss's slopes; the logits' gradient, which overwrites the logits; and the
+two products that give the gradients of hidden states and weight. So nothing is computed twice.
 
 N: tokens, C: tokens of a chunk, V: vocabulary, D: width.
 """
@@ -21,13 +21,13 @@ from ludus.kernels.head import Drawn, Slopes
 from ludus.trainer.processed_targets import ProcessedTargets
 from ludus.trainer.softmax import VocabularySoftmax, choose_softmax
 
-# Some 500 rows of a vocabulary of 50,000 in bf16: enough for fast products, little beside the weights of small models.
+# Some 500 rows of a vocabulary of 50,000 in bf16: enough for fast products, and little compared with a small model.
 LOGIT_BYTES = 48 << 20
-# On a card small products take longer to start than to compute; with three copies in fp32 beside it, 2 GB at most.
+# On a GPU small products take longer to launch than to compute; with three fp32 copies this is 2 GB at most.
 CARD_LOGIT_BYTES = 256 << 20
-# The rows of a chunk are a multiple of this, because oneDNN keeps a compiled product of every size it has met.
+# The rows of a chunk are a multiple of this, because oneDNN keeps a compiled kernel for every size it has seen.
 _ROW_BLOCK = 32
-# Rows of the head's gradient made at a time; they are added to the sum while they are in the cache.
+# Rows of the head's gradient computed at a time, so that they are added to the sum while they are in the cache.
 _GRAD_ROWS = 4096
 
 AskSlopes = Callable[[slice, Tensor, Tensor], tuple[Tensor, Tensor | None]]
@@ -36,15 +36,15 @@ log-probability (C,) and by each entropy (C,). None: the loss does not depend on
 
 
 class VocabularyHead:
-    """Log-probabilities and entropies over the vocabulary, and what a loss of them does to hidden states and weight."""
+    """Log-probabilities and entropies of tokens, and the gradients of a loss of them by hidden states and weight."""
 
     def __init__(self, weight_VD: Tensor, *, softcap: float | None, logit_bytes: int | None = None) -> None:
-        """logit_bytes: most bytes of logits alive. None: what suits the weight's device."""
+        """logit_bytes: upper bound of the logits that are alive. None: the default for the weight's device."""
         is_on_card = weight_VD.device.type != "cpu"
         if logit_bytes is None:
             logit_bytes = CARD_LOGIT_BYTES if is_on_card else LOGIT_BYTES
         self.weight_VD = weight_VD
-        """May be pointed at another tensor of the same shape between two calls."""
+        """May be replaced by another tensor of the same shape between two calls."""
         self.softcap = softcap
         num_rows = logit_bytes // (weight_VD.element_size() * weight_VD.shape[0])
         self.chunk_rows = max(1, num_rows - num_rows % _ROW_BLOCK if num_rows > _ROW_BLOCK else num_rows)
@@ -58,7 +58,7 @@ class VocabularyHead:
     ) -> tuple[Tensor, Tensor]:
         """Log-probability of each target and entropy of its distribution, both fp32 of shape (N,); no gradients.
 
-        processed: the targets whose distribution is not the model's own. None: there are none.
+        processed: targets that were not drawn from the model's plain distribution. None: there are none.
         """
         parts = []
         for chunk in self._chunks(len(hidden_ND)):
@@ -75,10 +75,10 @@ class VocabularyHead:
         self, hidden_ND: Tensor, targets_N: Tensor, temperatures_N: Tensor, processed: ProcessedTargets | None = None
     ) -> Tensor:
         """Squared length of the gradient of each target's log-probability by the logits over temperature, fp32 of shape
-        (N,): 1 - 2 p + the sum of all squared probabilities, at least 0. Arguments as of `__call__`.
+        (N,): 1 - 2 p + the sum of all squared probabilities, at least 0. Arguments as for `__call__`.
 
-        At half the temperature scores are twice as large, so that sum is the ratio of that normaliser to the square of
-        the other one.
+        The sum of squares is the softmax normaliser at half the temperature over the square of the one at the full
+        temperature.
         """
         parts = [temperatures_N.new_empty(0)]
         for chunk in self._chunks(len(hidden_ND)):
@@ -87,7 +87,7 @@ class VocabularyHead:
             for rows, softmax in self._runs(chunk, processed):
                 logprobs, _, log_norms = softmax.summarise(logits_CV[rows], drawn[rows])
                 _, _, of_squares = softmax.summarise(logits_CV[rows], halved[rows])
-                # of a token that is all but certain rounding can leave less than nothing
+                # for a token of probability close to 1 rounding can make it negative
                 parts.append((1 - 2 * logprobs.exp() + (of_squares - 2 * log_norms).exp()).clamp(min=0))
         return torch.cat(parts)
 
@@ -102,7 +102,7 @@ class VocabularyHead:
         processed: ProcessedTargets | None = None,
         sink_VD: Tensor | None = None,
     ) -> Tensor:
-        """The gradient of a loss by the hidden states, shape (N, D); the loss is asked for its slopes chunk by chunk.
+        """The gradient of a loss by the hidden states, shape (N, D). `slopes` is called for each chunk.
 
         sink_VD: fp32 tensor that the weight's gradient is added to. None: the weight is frozen.
         """
@@ -132,7 +132,7 @@ class VocabularyHead:
         return torch.mm(hidden_CD, self.weight_VD.t(), out=self._buffer[:num_rows])
 
     def _runs(self, chunk: slice, processed: ProcessedTargets | None) -> list[tuple[slice, VocabularySoftmax]]:
-        """The chunk's rows, as slices of it, and what follows their logits."""
+        """The chunk's rows as slices, each with the softmax for its logits."""
         if processed is None:
             return [(slice(0, chunk.stop - chunk.start), self._softmax)]
         return [(rows, softmax or self._softmax) for rows, softmax in processed.runs(chunk)]

@@ -1,7 +1,8 @@
-"""Numbers of sampled tokens, measured row by row before a batch is trained, and put together by turn.
+"""Measures numbers of sampled tokens row by row before a batch is trained, and groups them by turn.
 
-Knows: rows, how a number of their targets is measured.  Knows not: what credit makes of the numbers, which there are.
-Invariant: a turn lies in one row as a whole and in order, so neither rows nor ranks change what belongs to a token.
+Knows: rows, functions that measure their targets.  Knows not: which numbers there are, what they are used for.
+Invariant: all targets of a turn are in one row and in order, so neither rows nor ranks change which token a number
+belongs to.
 """
 
 from __future__ import annotations
@@ -22,21 +23,21 @@ Measure = Callable[[PackedRow], Tensor]
 
 
 def sampled_logprobs(row: PackedRow) -> Tensor:
-    """As the engine gave them; in float64, which holds them exactly."""
+    """The recorded logprobs, in float64, which holds them exactly."""
     return torch.tensor(row.logprobs, dtype=torch.float64)
 
 
 def measure_rows(
     rows: Iterable[PackedRow], measures: Mapping[str, Measure], hold: Callable[[], AbstractContextManager[None]]
 ) -> dict[str, list[Any]]:
-    """Each measure of all targets, by name, and the `turns` they belong to, as JSON can hold it.
+    """The measured numbers of all targets by name, and the `turns` they belong to, as JSON values.
 
-    hold: what is held while a row is computed.
+    hold: makes a context manager that is entered while a row is computed.
     """
     columns: dict[str, list[Any]] = {"turns": [], **{name: [] for name in measures}}
     for row in rows:
         if row.turns is None:
-            raise InternalError("what is measured belongs to turns, and a row does not say to which")
+            raise InternalError("measured numbers belong to turns, and a row does not say to which")
         columns["turns"].extend(row.turns)
         with hold():
             for name, measure in measures.items():

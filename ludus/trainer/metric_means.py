@@ -9,10 +9,10 @@ from ludus.trainer.token_record import TokenRecord
 
 
 class TokenMeans:
-    """Gathers means over tokens, weighted by how many tokens each was taken over; names in `_max` keep the largest."""
+    """Combines means weighted by their numbers of tokens; for names that end in `_max` it keeps the largest value."""
 
     def __init__(self, tokens: TokenRecord | None = None) -> None:
-        """tokens: what keeps the numbers of each token besides. None: nobody asked for them."""
+        """tokens: also keeps the numbers of each token. None: they are not kept."""
         self.tokens = tokens
         self._sums: dict[str, float] = {}
         self._tokens: dict[str, int] = {}
@@ -29,11 +29,11 @@ class TokenMeans:
                 self._tokens[name] = self._tokens.get(name, 0) + num_tokens
 
     def add_sum(self, name: str, value: float) -> None:
-        """A share of a value that is a sum over the batch, such as the loss."""
+        """Add to a value that is a sum over the batch, such as the loss."""
         self._totals[name] = self._totals.get(name, 0.0) + value
 
     def add_all(self, other: Mapping[str, Any]) -> None:
-        """Take in what another gathered, as its `parts` tell it."""
+        """Add what another one collected, given its `parts`."""
         for name, value in other["sums"].items():
             self._sums[name] = self._sums.get(name, 0.0) + value
             self._tokens[name] = self._tokens.get(name, 0) + other["tokens"][name]
@@ -43,7 +43,7 @@ class TokenMeans:
             self.add_sum(name, value)
 
     def parts(self) -> dict[str, Any]:
-        """All that was gathered, as JSON can hold it."""
+        """All that was collected, as JSON values."""
         return {"sums": self._sums, "tokens": self._tokens, "largest": self._largest, "totals": self._totals}
 
     def result(self) -> dict[str, float]:

@@ -1,8 +1,8 @@
-"""AdamW on fp32 master weights (masters): gradients are gathered in fp32, clipped, and moved along a schedule.
+"""AdamW on fp32 master weights ("masters"): accumulates gradients in fp32, clips them, follows a schedule.
 
-Knows: parameters by name, of which this process may keep some rows.  Knows not: losses, batches, who else reads them.
-Invariant: a parameter's own gradient lives only until it has been added to the fp32 buffer; the parameter itself
-changes in `copy_to_parameters` alone.
+Knows: parameters by name, of which this process may keep some rows.  Knows not: losses, batches, who reads the weights.
+Invariant: a parameter's own gradient is freed as soon as it has been added to the fp32 buffer; the parameter itself
+changes only in `copy_to_parameters`.
 """
 
 from __future__ import annotations
@@ -35,10 +35,10 @@ class StepResult:
     """Before clipping."""
     lr: float
     is_skipped: bool
-    """The gradient was not finite, so nothing moved."""
+    """The gradient was not finite, so no weight was changed."""
 
     def metrics(self, area: str) -> dict[str, float]:
-        """As runs show it, below `area/`."""
+        """The step's metrics, named `area/…`."""
         shown = {f"{area}/grad_norm": self.grad_norm, f"{area}/lr": self.lr}
         return {**shown, f"{area}/skipped_steps": 1.0} if self.is_skipped else shown
 
@@ -64,9 +64,9 @@ class MasterOptimizer:
         rounding: Rounding,
         ranks: Ranks | None = None,
     ) -> None:
-        """rounding: of masters to parameters.  ranks: over which the parameters are cut. None: they are whole.
+        """rounding: of masters to parameters.  ranks: the parameters are sharded over these. None: they are whole.
 
-        Raises ConfigError for a decay without its end.
+        Raises ConfigError for a decay without `total_steps`.
         """
         if settings.decay != "constant" and settings.total_steps is None:
             raise ConfigError(
@@ -76,11 +76,11 @@ class MasterOptimizer:
         self.settings = settings
         self.rounding = rounding
         self.num_batches = 0
-        """Ended; where the schedule stands."""
+        """Batches that have ended: the position in the schedule."""
         self.ranks: Ranks = SingleRank() if ranks is None else ranks
         self._parameters = dict(parameters)
         self.loss_scale = LossScale(is_needed=any(each.dtype == torch.float16 for each in parameters.values()))
-        """What the gradients that are gathered are to be divided by."""
+        """The accumulated gradients are to be divided by its factor."""
         own = self.ranks.local_rows
         self._masters = {name: own(each).to(torch.float32, copy=True) for name, each in parameters.items()}
         self._grads = {name: torch.empty_like(master) for name, master in self._masters.items()}
@@ -95,11 +95,11 @@ class MasterOptimizer:
 
     @property
     def masters(self) -> Mapping[str, Tensor]:
-        """The fp32 truth, by parameter name: the rows that this process keeps."""
+        """The fp32 master weights by parameter name: the rows that this process keeps."""
         return self._masters
 
     def sink(self, name: str) -> Tensor:
-        """The fp32 buffer to add more of the parameter's gradient to."""
+        """The fp32 buffer of the parameter's gradient, to add to."""
         if name in self._empty:
             self._empty.discard(name)
             self._grads[name].zero_()
@@ -109,7 +109,7 @@ class MasterOptimizer:
         """Add a gradient to the fp32 buffer; a sparse one (of embeddings) touches only its rows."""
         if gradient.is_sparse:
             rows, values = gradient._indices()[0], gradient._values().float()
-            if values.is_cuda:  # adds equal rows in their order, which index_add does on a processor alone
+            if values.is_cuda:  # adds duplicate rows in a fixed order; index_add does so only on the CPU
                 self.sink(name).index_put_((rows,), values, accumulate=True)
             else:
                 self.sink(name).index_add_(0, rows, values)
@@ -120,17 +120,17 @@ class MasterOptimizer:
             self._grads[name].add_(gradient)
 
     def gradients(self) -> dict[str, Tensor]:
-        """The gathered gradients, by parameter name; parameters without one are left out."""
+        """The accumulated gradients by parameter name; parameters without one are left out."""
         return {name: gradient for name, gradient in self._grads.items() if name not in self._empty}
 
     def forget_gradients(self) -> None:
-        """Nothing is gathered any more: the next gradient of each parameter is the first."""
+        """Discard the accumulated gradients."""
         self._empty = set(self._grads)
 
     def step(self) -> StepResult:
-        """Move the masters along the gathered gradients, and forget these. The parameters do not change yet.
+        """Update the masters by the accumulated gradients, and discard these. The parameters do not change yet.
 
-        A gradient that is not finite moves nothing.
+        If the gradient is not finite, no weight is changed.
         """
         lr = learning_rate(self.num_batches, self.settings)
         if self.loss_scale.factor != 1:
@@ -146,7 +146,7 @@ class MasterOptimizer:
         return StepResult(norm, lr, is_skipped)
 
     def end_batch(self) -> None:
-        """The schedule goes on: all optimizer steps of a batch have one learning rate."""
+        """Advance the schedule. All optimizer steps of a batch have the same learning rate."""
         self.num_batches += 1
 
     @torch.no_grad()
@@ -156,13 +156,13 @@ class MasterOptimizer:
             self._round(name, self.ranks.local_rows(parameter))
 
     def rounded(self, name: str) -> Tensor:
-        """What `copy_to_parameters` would write: this process's rows of a weight in the parameter's type."""
+        """What `copy_to_parameters` would write to this process's rows of a weight, in the parameter's type."""
         rows = torch.empty_like(self._masters[name], dtype=self._parameters[name].dtype)
         self._round(name, rows)
         return rows
 
     def state(self) -> dict[str, Any]:
-        """Everything that a resumed run needs to go on exactly: this process's rows, and the shapes of the whole."""
+        """Everything that a resumed run needs to continue exactly: this process's rows, and the shapes of the whole."""
         shapes = {name: tuple(parameter.shape) for name, parameter in self._parameters.items()}
         moments = self._adamw.moments()
         return {
@@ -175,7 +175,7 @@ class MasterOptimizer:
 
     @torch.no_grad()
     def load_state(self, state: Mapping[str, Any]) -> None:
-        """Take over what `state` returned. Raises UserError if it is of other parameters."""
+        """Load what `state` returned. Raises UserError if it is of other parameters."""
         if set(state["masters"]) != set(self._masters):
             odd = sorted(set(state["masters"]) ^ set(self._masters))[:3]
             raise UserError(f"the checkpoint is of another model: parameters {odd} are not in both")
@@ -192,7 +192,7 @@ class MasterOptimizer:
 
     @torch.no_grad()
     def take_weights(self, weights: Mapping[str, Tensor]) -> None:
-        """Begin anew with these masters, by parameter name. Raises UserError if they are of other parameters."""
+        """Start anew with these masters, given by parameter name. Raises UserError if they are of other parameters."""
         for name, master in self._masters.items():
             if name not in weights or weights[name].shape != master.shape:
                 raise UserError(f"the weights are of another model: there is no {name} of shape {tuple(master.shape)}")
@@ -220,7 +220,7 @@ class MasterOptimizer:
 
 @dataclass(frozen=True, slots=True)
 class _GradientMover:
-    """Runs as soon as autograd has finished a parameter's gradient: moves it to the fp32 buffer and frees it."""
+    """A hook that autograd calls with a finished gradient: adds it to the fp32 buffer and frees it."""
 
     optimizer: MasterOptimizer
     name: str

@@ -1,11 +1,12 @@
-"""Targets that were not drawn from the model's own distribution: kept sets, penalties and biases, recomputed.
+"""Recomputes the distribution of targets that were not drawn from the model's plain one: kept sets, penalties, biases.
 
 Knows: packed rows, logits.  Knows not: how tokens are drawn, where logits come from, which loss follows.
-Invariant: a target's log-probability is that of the distribution it was drawn from, under the weights of now; with the
-weights that sampled, the ratio of both is 1.
+Invariant: a target's log-probability is that of the distribution it was drawn from, under the current weights; under
+the weights that sampled, it equals the recorded one.
 
+A run is a range of neighbouring targets with the same kind of distribution.
 C: rows of logits, V: vocabulary, T: targets of a run, K: most kept ids of a target of the run, P: tokens of a path,
-U: tokens whose logits something changes.
+U: tokens whose logits are changed.
 """
 
 from __future__ import annotations
@@ -32,27 +33,27 @@ from ludus.trainer.softmax import (
 )
 
 SoftmaxRuns = list[tuple[slice, VocabularySoftmax | None]]
-"""Rows of a chunk, and what follows their logits; None: the model's own distribution."""
+"""Rows of a chunk, and the softmax for their logits. None: the model's plain distribution."""
 
 
 @dataclass(frozen=True, slots=True)
 class ProcessedTargets:
-    """The targets of one row, of which some have a kept set, or logits that something changed."""
+    """The targets of one row, some of which have a kept set or changed logits."""
 
     row: PackedRow
     device: torch.device
     constraints: Constraints | None
-    """Grammars as the sampler reads them. None: no target was held to one that has to be walked through."""
+    """Compiles grammars as the sampler does. None: no target needs one."""
 
     @classmethod
     def of(
         cls, row: PackedRow, device: torch.device, constraints: Constraints | None = None
     ) -> ProcessedTargets | None:
-        """None: all targets were drawn from the model's own distribution."""
+        """None: all targets were drawn from the model's plain distribution."""
         return cls(row, device, constraints) if row.kept_ids or row.logit_processings else None
 
     def runs(self, chunk: slice) -> SoftmaxRuns:
-        """Neighbours with one kind of distribution, as rows of the chunk; targets that only fill it up are plain."""
+        """The runs of a chunk, as slices of its rows; padding counts as plain."""
         runs: SoftmaxRuns = []
         start, stop = chunk.start, min(chunk.stop, len(self.row.target_ids))
         while start < stop:
@@ -98,7 +99,7 @@ class ProcessedTargets:
         return self.row.logit_processings[target] if self.row.logit_processings else None
 
     def _extend(self, path: list[int], source: int) -> bool:
-        """Whether `path`, row indices from a root, leads on to `source`; it is then the path to it."""
+        """Extend `path` (row indices from a root) to `source`. False: it does not lead there, and is unchanged."""
         end = path[-1] if path else -1
         more: list[int] = []
         while source > end:
@@ -111,9 +112,9 @@ class ProcessedTargets:
     def _allowed(
         self, logit_processing: LogitProcessing, grammar: str, tokens: list[int], lengths: Mapping[int, int]
     ) -> Tensor:
-        """What the grammar allows after the first tokens of a path, as bits of shape (T, W).
+        """The tokens that the grammar allows at each target of a path, as bits of shape (T, W).
 
-        lengths: by target how many tokens come before it.
+        lengths: by target, how many tokens of the path come before it.
         """
         if self.constraints is None:
             raise UserError("this trainer has no tokenizer to read the grammar of a target with; give it one")
@@ -134,10 +135,10 @@ class ProcessedTargets:
     def _changed(
         self, logit_processing: LogitProcessing, path: list[int], lengths: list[int]
     ) -> tuple[Tensor, LogitChange]:
-        """The tokens whose logits change somewhere in a run, and how; target t comes after `lengths[t]` tokens.
+        """The ids whose logits are changed somewhere in a run, and how; target t comes after `lengths[t]` tokens.
 
-        Source: as the engine's draws: CTRL (arXiv 1909.05858) eq. 2 for repetition over prompt and answer; OpenAI's
-        API reference for frequency and presence over the answer, and for biases.
+        Source, as for the engine: CTRL (arXiv 1909.05858) eq. 2 for repetition over prompt and answer; OpenAI's API
+        reference for frequency and presence over the answer, and for biases.
         """
         ids_P = torch.tensor([self.row.token_ids[at] for at in path], device=self.device)
         lengths_T = torch.tensor(lengths, device=self.device)
@@ -164,19 +165,20 @@ class ProcessedTargets:
 
 @dataclass(frozen=True, slots=True)
 class KeptSoftmax:
-    """A VocabularySoftmax of rows whose targets were drawn among few tokens: it computes with those alone."""
+    """A VocabularySoftmax of rows whose targets were drawn from a few kept tokens: it computes only with those."""
 
     ids_TK: Tensor
-    """Rising in each row; the missing ones are 0."""
+    """The kept ids of each row, rising, padded with 0."""
     is_missing_TK: Tensor
+    """Where `ids_TK` is padding."""
     change: LogitChange | None
-    """Of the kept tokens. None: nothing changed them."""
+    """Of the kept tokens' logits. None: they were not changed."""
 
     @classmethod
     def of(
         cls, kept_ids: Sequence[tuple[int, ...]], changed: tuple[Tensor, LogitChange] | None, device: torch.device
     ) -> KeptSoftmax:
-        """changed: ids of columns, rising, and what happens to them. None: nothing."""
+        """changed: ids whose logits are changed, rising, and how. None: none are."""
         num_kept = max(map(len, kept_ids))
         padded = [ids + (0,) * (num_kept - len(ids)) for ids in kept_ids]
         ids_TK = torch.tensor(padded, device=device)
@@ -191,7 +193,7 @@ class KeptSoftmax:
     def differentiate(self, logits_CV: Tensor, drawn: Drawn, slopes: Slopes) -> None:
         scores_TK, factor_TK = self._scores(logits_CV, drawn)
         grad_TK = gradient_of(scores_TK, self._indices(drawn.ids_C), drawn.temperatures_C, slopes).mul_(factor_TK)
-        # what is missing has the id 0 and the gradient 0, so adding it there changes nothing
+        # padding has the id 0 and the gradient 0, so adding it changes nothing
         logits_CV.zero_().scatter_add_(1, self.ids_TK, grad_TK.to(logits_CV.dtype))
 
     def _scores(self, logits_CV: Tensor, drawn: Drawn) -> tuple[Tensor, Tensor]:
@@ -204,12 +206,12 @@ class KeptSoftmax:
         return scores_TK.div_(drawn.temperatures_C[:, None]).masked_fill_(self.is_missing_TK, NEVER), slope_TK
 
     def _indices(self, targets_C: Tensor) -> Tensor:
-        """Of each target its index among the kept ids of its row."""
+        """The index of each target among the kept ids of its row."""
         return ((self.ids_TK == targets_C[:, None]) & ~self.is_missing_TK).int().argmax(-1)
 
 
 def _at(ids_TK: Tensor, ids_U: Tensor, change: LogitChange) -> LogitChange:
-    """What `change`, of the columns `ids_U`, does to the tokens `ids_TK`."""
+    """`change`, given for the ids `ids_U`, as a change of the tokens `ids_TK`."""
     places_TK = torch.searchsorted(ids_U, ids_TK).clamp_(max=len(ids_U) - 1)
     is_changed_TK = ids_U[places_TK] == ids_TK
     return LogitChange(

@@ -1,4 +1,4 @@
-"""What the step of one process needs of the others that train the same model.
+"""The interface between processes that train the same model: which rows each keeps, and sums and gathers over all.
 
 Knows: rows of weights, numbers.  Knows not: how processes reach each other (`group.py`).
 """
@@ -11,7 +11,7 @@ from torch import Tensor
 
 
 class Ranks(Protocol):
-    """What a step needs of the others."""
+    """This process as one of several that train a model. Every rank must call the same methods in the same order."""
 
     @property
     def rank(self) -> int: ...
@@ -20,19 +20,19 @@ class Ranks(Protocol):
     def size(self) -> int: ...
 
     def rows(self, num_rows: int) -> slice:
-        """Which rows this rank keeps of a parameter that has so many."""
+        """The rows that this rank keeps of a parameter with `num_rows`."""
 
     def local_rows(self, tensor: Tensor) -> Tensor:
         """This rank's rows of a parameter, or of its gradient; they share its memory."""
 
     def sum(self, value: float) -> float:
-        """Of all ranks; every rank has to ask."""
+        """The sum over all ranks."""
 
     def concat(self, columns: Tensor) -> tuple[int, Tensor]:
-        """The columns of all ranks side by side, by rank, and at which this rank's own begin; every rank has to ask."""
+        """The index at which this rank's columns begin, and the columns of all ranks side by side, in order."""
 
     def gather(self, value: Any) -> list[Any]:
-        """What all ranks brought, by rank, at rank 0, and at the others what they brought themselves."""
+        """At rank 0 the values of all ranks, in order; at other ranks their own value."""
 
 
 class SingleRank:
@@ -58,9 +58,9 @@ class SingleRank:
 
 
 def rows_of(num_rows: int, rank: int, num_ranks: int) -> slice:
-    """Which of a parameter's rows a rank keeps: equal shares, of which the last ones may be shorter, or empty.
+    """The rows of a parameter that a rank keeps: equal shares, of which the last ones may be shorter, or empty.
 
-    As `torch.chunk` cuts, and so FSDP2.
+    As `torch.chunk`, and therefore FSDP2, cuts them.
     """
     share = -(-num_rows // num_ranks)
     return slice(min(rank * share, num_rows), min((rank + 1) * share, num_rows))

@@ -1,8 +1,8 @@
-"""Less memory between forward and backward pass: layers that run again there instead of being remembered.
+"""Activation checkpointing: layers run again in the backward pass, so that their activations need not be kept.
 
 Knows: the layers of a model.  Knows not: what is inside them, losses, rows.
-Invariant: the same modules compute the same values; only what autograd keeps of them changes, and sampling, which
-runs without autograd, does not change at all.
+Invariant: the same modules compute the same values; only what autograd keeps changes, and sampling, which runs without
+autograd, does not change at all.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from ludus.models.load import LoadedModel
 
 
 def recompute_layers(model: LoadedModel) -> None:
-    """From now on every layer keeps only its input for the backward pass and runs again there."""
+    """Have every layer keep only its input for the backward pass, and run again there."""
     for layer in model.layers:
         layer.forward = _Recomputed(layer.forward)
 

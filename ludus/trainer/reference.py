@@ -1,4 +1,4 @@
-"""The weights that training began with, lent to the model when something is compared with them.
+"""The reference: a copy of the initial weights, put into the model for a moment when logprobs under them are needed.
 
 Knows: the model's trained parameters, this process's rows of them.  Knows not: losses.
 """
@@ -16,7 +16,7 @@ from ludus.trainer.ranks import Ranks
 
 
 class ReferenceWeights:
-    """A copy of the trained parameters, which stays as it is."""
+    """A copy of the trained parameters as they are now."""
 
     def __init__(self, model: LoadedModel, ranks: Ranks) -> None:
         self._model, self._ranks = model, ranks
@@ -24,7 +24,7 @@ class ReferenceWeights:
 
     @contextmanager
     def in_place(self) -> Iterator[None]:
-        """The model's parameters are those of the reference within the block."""
+        """Within the block the model's parameters have the reference's values."""
         if self._model.gathering is not None:
             self._exchange()
             try:
@@ -45,7 +45,8 @@ class ReferenceWeights:
 
     @torch.no_grad()
     def _exchange(self) -> None:
-        """Its values and those of the parameters: what is cut is gathered from where it lies."""
+        """Swap the values of reference and parameters; sharded parameters are gathered from their own memory, so they
+        cannot just be pointed at another tensor."""
         for name, parameter in self._model.trainable.items():
             own, other = self._ranks.local_rows(parameter), self._kept[name]
             before = own.clone()

@@ -1,7 +1,7 @@
-"""The reward model: one number of a whole conversation, learned from pairs of which one is preferred.
+"""The reward model: gives a token sequence one score, trained on pairs of which one is preferred.
 
-Knows: a model with a scalar head, token sequences, its optimizer.  Knows not: conversations, who is judged.
-Invariant: neither rows nor their order change a gradient: the pairs of a batch are taken together.
+Knows: a model with a scalar head, token sequences, its optimizer.  Knows not: conversations, what is scored.
+Invariant: neither rows nor their order change a gradient: the loss is computed over all pairs of a batch at once.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ Sequences = Sequence[Sequence[int]]
 
 
 class RewardScores:
-    """What token sequences are worth to a model with a scalar head."""
+    """Scores token sequences with a model that has a scalar head."""
 
     def __init__(self, model: LoadedModel, *, row_tokens: int, pad_id: int | None = None) -> None:
-        """model: `with_scalar_head`.  row_tokens: of one forward pass, in which shared beginnings cost once.
+        """model: `with_scalar_head`.  row_tokens: of one forward pass, in which shared beginnings are computed once.
 
-        pad_id: what transformers fills texts up with: a sequence's number is that of its last token that is another, as
-        transformers reads it, even where a text ends with this one. None: none is.
+        pad_id: the padding token: as in transformers, a sequence's score is that of its last token that is not this
+        one, even if the text itself ends with it. None: there is no padding.
         """
         self.model = model
         self.forward = ValueForward(model)
@@ -40,17 +40,18 @@ class RewardScores:
         self._pad_id = pad_id
 
     def rows(self, sequences: Sequences) -> tuple[PackedRow, ...]:
-        """With one target for each, predicted from its last token but padding; its group is the sequence's number."""
+        """Rows with one target for each sequence, predicted from its last token that is not padding; the target's group
+        is the index of the sequence."""
         asked = []
         for number, token_ids in enumerate(sequences):
             end = max((at for at, token in enumerate(token_ids, 1) if token != self._pad_id), default=len(token_ids))
-            # the target stands for the number; which token it is is never looked at
+            # the target stands for the score; its token id is never used
             sequence = TrainSequence.plain((*token_ids[:end], 0), (end,))
             asked.append(replace(sequence, groups=(number,)))
         return pack(asked, row_tokens=self._row_tokens)
 
     def __call__(self, rows: Sequence[PackedRow]) -> Tensor:
-        """The number of each sequence, fp32 of shape (S,), without gradients."""
+        """The score of each sequence, fp32 of shape (S,), without gradients."""
         numbers = torch.tensor([number for row in rows for number in row.groups or ()])
         values = torch.cat([self.forward(self.forward.tensors(row)).cpu() for row in rows])
         return torch.empty_like(values).index_copy(0, numbers, values)
@@ -68,7 +69,7 @@ class RewardTrainer:
         pad_id: int | None = None,
         seed: int = 0,
     ) -> None:
-        """model: `with_scalar_head`.  center_coefficient: of `reward_loss`.  pad_id: as of `RewardScores`.
+        """model: `with_scalar_head`.  center_coefficient: of `reward_loss`.  pad_id: as for `RewardScores`.
 
         seed: of the rounding of weights.
         """
@@ -86,7 +87,7 @@ class RewardTrainer:
         return f"<RewardTrainer of {self.model!r} after {self.optimizer.num_batches} batches>"
 
     def train_batch(self, pairs: Sequence[TokenPair]) -> Metrics:
-        """Move the weights along the gradient of the pairs' mean loss, and return what was seen."""
+        """Take one optimizer step on the pairs' mean loss, and return the metrics."""
         metrics = self.add(pairs)
         result = self.optimizer.step()
         self.optimizer.copy_to_parameters()
@@ -94,7 +95,7 @@ class RewardTrainer:
         return {**metrics, **result.metrics("train")}
 
     def add(self, pairs: Sequence[TokenPair]) -> Metrics:
-        """Add the gradient of the pairs' mean loss to what is gathered, and return what was seen."""
+        """Add the gradient of the pairs' mean loss to the optimizer, and return the metrics."""
         rows = self.scores.rows([each for pair in pairs for each in (pair.chosen_ids, pair.rejected_ids)])
         scores_S = self.scores(rows).requires_grad_()
         margins_G = torch.tensor([pair.margin for pair in pairs])

@@ -1,14 +1,14 @@
-"""fp32 weights as bf16 or fp16 ones: to the nearest, or so that they are right on average.
+"""Rounds fp32 master weights to bf16 or fp16: to nearest, or dithered, so that they are right on average.
 
-Knows: numbers, where in a weight they stand.  Knows not: optimizers, engines, which weights there are.
-Invariant: what a number is rounded to follows from the number, the run's seed, the weight's name and the number's index
-in it: equal on every rank, replica and device, and after a resume.
+Knows: numbers and their index in a weight.  Knows not: optimizers, engines, which weights there are.
+Invariant: the result depends only on the number, the run's seed, the weight's name and the number's index in it, so it
+is equal on every rank, replica and device, and after a resume.
 
-A model's weights begin on bf16's grid, whose spacing near 0.1 is 5e-4. A step of 1e-5 stays below half of that for some
-25 steps, so rounded to the nearest the weights that sample would not move at all while the masters do. Here every
-number has a threshold of its own, drawn once: it is rounded up as soon as what bf16 cuts off exceeds it. Averaged over
-the numbers of a matrix product the published weights are the masters; those whose masters did not move do not either;
-and none flickers between two values, because its threshold stays.
+A model's weights begin on bf16's grid, whose spacing near 0.1 is 5e-4. With steps of 1e-5 a master needs some 25 steps
+to get half of that away, so with rounding to nearest the weights that sample would not change at all for that long.
+Here every number has a fixed random threshold, and is rounded up as soon as the part that bf16 cuts off exceeds it. On
+average over the numbers of a matrix product the published weights equal the masters; a weight whose master does not
+change does not change either; and none flickers between two values, because its threshold is fixed.
 
 Source of rounding by chance: Gupta et al., "Deep Learning with Limited Numerical Precision" (arXiv 1502.02551) sec. 3.
 """
@@ -28,16 +28,16 @@ from ludus.trainer.settings import RoundingName
 
 _log = logging.getLogger(__name__)
 
-# On a card, and without a compiler: numbers rounded at a time, so that their thresholds take little memory.
+# How many numbers torch's operations round at a time (on a GPU, or without a compiler): limits the thresholds' memory.
 _CHUNK = 1 << 24
 _LOW_HALF = 0xFFFF
 
 
 class Rounding:
-    """How one run rounds its masters."""
+    """The rounding of a run's master weights."""
 
     def __init__(self, name: RoundingName, seed: int, device: torch.device) -> None:
-        """seed: the run's.  device: where masters and weights lie."""
+        """seed: the run's.  device: of masters and weights."""
         self.name = name
         self.seed = seed
         self._native: NativeRounding | None = None
@@ -50,9 +50,9 @@ class Rounding:
 
     @torch.no_grad()
     def copy(self, master: Tensor, into: Tensor, *, name: str, first: int = 0) -> None:
-        """Write fp32 numbers into a tensor of the same shape, rounded if it holds fewer bits.
+        """Write fp32 numbers into a tensor of the same shape, rounded if its type is smaller.
 
-        name: of the weight.  first: where in the weight, counted in numbers, the first of them stands.
+        name: of the weight.  first: index in the weight of the first number.
         """
         assert master.dtype == torch.float32 and master.shape == into.shape, "masters are fp32, and shaped as weights"
         if self.name == "nearest" or into.dtype == torch.float32:
@@ -77,19 +77,19 @@ class Rounding:
 
 
 def round_up_above(exact: Tensor, thresholds: Tensor) -> Tensor:
-    """fp32 as numbers that bf16 holds, away from zero where what is cut off and the threshold's low half reach 2^16.
+    """fp32 rounded to bf16's grid: away from zero where the cut-off bits plus the threshold's low half reach 2^16.
 
-    thresholds: int32, of which the low 16 bits count.
+    thresholds: int32, of which the low 16 bits are used.
     """
     bits = exact.view(torch.int32) + (thresholds & _LOW_HALF)
     return torch.where(exact.isfinite(), bits.bitwise_and_(-1 - _LOW_HALF).view(torch.float32), exact)
 
 
 def round_up_above_half(exact: Tensor, thresholds: Tensor) -> Tensor:
-    """fp32 as numbers that fp16 holds, away from zero where what is cut off, as a share of fp16's spacing there, and
-    the threshold's low 13 bits as a share of 2^13 reach 1; their sum has no more bits than fp32 holds.
+    """fp32 rounded to fp16's grid: away from zero where the cut-off part, as a share of fp16's spacing, plus the
+    threshold's low 13 bits, as a share of 2^13, reach 1; fp32 holds their sum exactly.
 
-    fp16's spacing is that of ten bits behind the first, and 2^-24 for all that is smaller than 2^-14.
+    fp16's spacing is that of ten bits after the first, and 2^-24 below 2^-14.
     """
     exponents = exact.view(torch.int32).bitwise_and(0x7F800000) >> 23
     spacing = ((exponents.clamp(127 - 14, 254) - 10) << 23).view(torch.float32)
@@ -102,7 +102,7 @@ _ROUNDINGS = {torch.bfloat16: round_up_above, torch.float16: round_up_above_half
 
 
 def mixed_bits(count: int, first: int, key: int, device: torch.device) -> Tensor:
-    """int32 whose 32 bits look like chance, for the indices `first`, `first + 1` … under `key`; as vectors.h's `mix`.
+    """Pseudo-random int32 for the indices `first`, `first + 1` … under `key`; the same as `mix` in vectors.h.
 
     Source: Wellons' "lowbias32", https://github.com/skeeto/hash-prospector
     """
@@ -116,5 +116,5 @@ def mixed_bits(count: int, first: int, key: int, device: torch.device) -> Tensor
 
 
 def _shifted(x: Tensor, by: int) -> Tensor:
-    """To the right, filled with zeros, as unsigned numbers are shifted."""
+    """Shifted to the right as unsigned numbers are, filled with zeros."""
     return (x >> by) & ((1 << (32 - by)) - 1)

@@ -1,13 +1,12 @@
-"""One model trained by several processes: rank 0 is asked, and all of them do it, each on its own rows.
+"""One model trained by several processes: rank 0 sends each call to all ranks as a command, and each does its part.
 
-Knows: the trainer of one rank, commands, who has which rows of a batch.
+Knows: the trainer of one rank, commands, which rank has which rows of a batch.
 Knows not: what a step computes, who starts the processes.
-Invariants: all ranks follow the same commands one after the other; what every one of them does is `ModelTrainer`'s own
-step. Of the weights, their gradients and their moments no process ever holds more than its share and the parts that it
-is just computing with.
+Invariants: all ranks execute the same commands in the same order, each with its `ModelTrainer`. No process holds more
+of the weights, gradients and moments than its share and the parts that it is computing with.
 
-A rank that fails leaves the group, the others find the connection closed, and the run ends: it goes on from its
-checkpoint, on as many ranks as there are then.
+If a rank fails it leaves the group, the others find the connection closed, and the run ends; it can be resumed from its
+checkpoint on any number of ranks.
 """
 
 from __future__ import annotations
@@ -41,28 +40,28 @@ from ludus.trainer.wire import rows_from_json, rows_to_json
 logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
-# Nobody waits for another one in these, so who cannot do it says so and goes on.
+# In these no rank waits for another, so a rank that cannot do it reports the error and goes on.
 _BY_ONESELF = frozenset({"configure", "save", "load", "take_weights"})
 _END = "end"
 
 
 @dataclass(eq=False, slots=True)
 class ShardedWeights:
-    """The masters of all ranks as a source of weights (see WeightSource), as they are when they are first copied.
+    """The master weights of all ranks as a WeightSource: their values at the first copy.
 
-    An engine that joins later takes them from the copy, which stays until the next version is published.
+    An engine that joins later is given that copy, which is kept until the next version is published.
     """
 
     trainer: ShardedTrainer
     version: int
     sampling: LoadedModel | None
-    """A whole model in this process that samples. None: who samples takes the tensors."""
+    """A whole model in this process that samples. None: engines take the tensors."""
     is_copied: bool = False
 
     def named_tensors(self) -> Iterable[tuple[str, Tensor]]:
-        """Name in the saved model and weight in the model's dtype, of every trained weight, on the CPU.
+        """Name in the saved model and value in the model's dtype of every trained weight, on the CPU.
 
-        Each is brought together when it is asked for; it may be given up before the next.
+        Each is gathered when it is asked for, and need not be kept while the next one is.
         """
         model = self.trainer.model
         for name in model.trainable:
@@ -70,8 +69,9 @@ class ShardedWeights:
 
     @torch.no_grad()
     def copy_into_shared(self) -> None:
-        """The parameters of every rank take the masters' values, and so does the model that samples here; once."""
-        if self.is_copied:  # masters move on, and another engine may be taking these weights
+        """Copy the masters to the parameters of every rank and to the model that samples here; only the first call does
+        anything."""
+        if self.is_copied:  # the masters may have changed since, and another engine may be reading the copy
             return
         self.trainer.copy_to_parameters()
         if self.sampling is not None:
@@ -81,20 +81,20 @@ class ShardedWeights:
 
 
 class ShardedTrainer:
-    """Rank 0 of the processes that train one model; used as `ModelTrainer` is. Ends the others when closed."""
+    """Rank 0 of the processes that train one model; has the methods of `ModelTrainer`. Closing it ends the others."""
 
     def __init__(self, trainer: ModelTrainer, ranks: TorchRanks, *, sampling: LoadedModel | None = None) -> None:
-        """trainer: of this process's rows.  sampling: a whole model in this process that samples; None: there is none.
+        """trainer: of this process's rows.  sampling: a whole model in this process that samples. None: there is none.
 
-        The other processes `follow_commands`.
+        The other processes run `follow_commands`.
         """
         self._trainer = trainer
         self._ranks = ranks
         self._sampling = sampling
         self._lock = threading.RLock()
-        """Commands of several threads do not mix."""
+        """Held for a whole command, so that those of several threads do not mix."""
         self._failure: str | None = None
-        """Why the ranks are out of step. None: they are not."""
+        """Why no command can be sent any more. None: the ranks are in step."""
         self._is_closed = False
 
     def __repr__(self) -> str:
@@ -152,19 +152,19 @@ class ShardedTrainer:
         return ShardedWeights(self, self.version, self._sampling)
 
     def copy_to_parameters(self) -> None:
-        """The parameters of every rank take the masters' values."""
+        """Copy the masters to the parameters of every rank."""
         self._command("copy")
 
     def whole(self, name: str, version: int) -> Tensor:
-        """A trained weight in the model's dtype, on the CPU; each rank sends its rows.
+        """A trained weight in the model's dtype, on the CPU, gathered from all ranks.
 
-        version: the newest, or the one before that was published; an engine that was away may ask for it late.
+        version: the newest, or the last published one, which an engine that was away may ask for later.
         """
         weight: Tensor = self._command("whole", {"name": name, "version": version})
         return weight
 
     def gradient(self, name: str) -> Tensor:
-        """A weight's gathered gradient, fp32, on the CPU."""
+        """The accumulated gradient of a whole weight, fp32, on the CPU."""
         gradient: Tensor = self._command("gradient", {"name": name})
         return gradient
 
@@ -174,7 +174,7 @@ class ShardedTrainer:
     def save(self, folder: Path) -> None:
         """As `ModelTrainer.save`; every rank writes its file.
 
-        Raises UserError if they did not meet in one folder, OSError if the disk of one of them refuses.
+        Raises UserError if the ranks do not see the same folder, OSError if one of them cannot write.
         """
         self._command("save", {"folder": str(folder.resolve())})
         for state in (folder, folder / CRITIC_FOLDER):
@@ -188,11 +188,11 @@ class ShardedTrainer:
         self._command("take_weights", {"folder": str(folder.resolve())})
 
     def export(self, folder: Path, *, chat_template: str | None = None) -> None:
-        """Write one folder that plain transformers or peft load; arguments as of `save_model`."""
+        """Write one folder that plain transformers or peft load; arguments as for `save_model`."""
         export_model(self.model, self.publish().named_tensors(), folder, chat_template=chat_template)
 
     def close(self) -> None:
-        """The other processes end. Closing twice is allowed."""
+        """End the other processes. Closing twice is allowed."""
         with self._lock:
             if self._is_closed:
                 return
@@ -203,7 +203,7 @@ class ShardedTrainer:
             self._ranks.close()
 
     def _end(self, rank: int) -> None:
-        """One that was lost meanwhile has ended."""
+        """Tell a rank to end; one that was lost has ended already."""
         try:
             self._ranks.send(rank, {"do": _END})
         except RuntimeError as error:
@@ -214,7 +214,8 @@ class ShardedTrainer:
     def _command(
         self, what: str, how: dict[str, Any] | None = None, own: Sequence[dict[str, Any]] | None = None
     ) -> Any:
-        """Have all ranks do it; what this one came to. how: for all of them; own: by rank."""
+        """Have all ranks execute a command; returns this rank's result. how: arguments for all; own: further ones by
+        rank."""
         with self._lock:
             if self._failure is not None or self._is_closed:
                 raise BackendError(self._failure or "the trainer is closed; open a new one")
@@ -256,9 +257,9 @@ class ShardedTrainer:
 
 
 def follow_commands(trainer: ModelTrainer, ranks: TorchRanks) -> None:
-    """What a process other than rank 0 does until rank 0 ends it. trainer: of this process's rows.
+    """Execute rank 0's commands in another process until rank 0 ends it. trainer: of this process's rows.
 
-    Raises BackendError if another process is gone.
+    Raises BackendError if another process is lost.
     """
     with one_sentence(ranks.rank):
         while (command := ranks.receive(0))["do"] != _END:
@@ -275,7 +276,7 @@ def follow_commands(trainer: ModelTrainer, ranks: TorchRanks) -> None:
 
 
 def execute_command(trainer: ModelTrainer, ranks: TorchRanks, command: dict[str, Any]) -> Any:
-    """One order, on this rank."""
+    """Execute a command on this rank."""
     return _COMMANDS[command["do"]](trainer, ranks, command)
 
 
@@ -288,7 +289,7 @@ def _from_json(command: dict[str, Any]) -> AlgorithmSettings | None:
 
 
 def _train(trainer: ModelTrainer, _: TorchRanks, command: dict[str, Any]) -> tuple[Metrics, TokenColumns | None]:
-    """The metrics, and what was kept of the tokens, at rank 0 if it was asked for."""
+    """The metrics, and at rank 0 the record of the tokens, if it was asked for."""
     parts, kept = tuple(rows_from_json(part) for part in command["parts"]), list[TokenColumns]()
     on_tokens = kept.append if command["keeps_tokens"] else None
     metrics = trainer.train_batch(Batch(parts, command["version"]), _from_json(command), on_tokens=on_tokens)

@@ -1,11 +1,11 @@
-"""A critic on the policy's own trunk: one more head on its last hidden states, moved by the policy's optimizer.
+"""A critic that shares the policy's layers: a second head on its last hidden states, trained by the policy's optimizer.
 
 Knows: rows with values and their targets, hidden states, the ranks.  Knows not: the policy's loss, engines: the head is
-none of the model's weights, so nobody publishes or exports it.
-Invariants: as of the policy's trainer: neither rows nor ranks change a gradient; with a weight of 0 that of the policy
-is the one without a critic.
+not one of the model's weights, so it is never published or exported.
+Invariants, as for the policy's trainer: neither rows nor ranks change a gradient; with `loss_weight` 0 the policy's
+gradient is that without a critic.
 
-Over several ranks the first keeps the head, as it keeps the first rows of every weight; the others are told.
+With several ranks rank 0 keeps the head, as it keeps the first rows of every weight; the others get a copy.
 """
 
 from __future__ import annotations
@@ -24,18 +24,18 @@ from ludus.trainer.settings import CriticSettings
 from ludus.trainer.values import scalars, through_scalar_head
 
 HEAD_NAME = "critic.score.weight"
-"""Of the head among the optimizer's parameters."""
+"""Name of the head among the optimizer's parameters."""
 
 
 class SharedCritic:
-    """Says values of the policy's hidden states, and how they are to be moved."""
+    """Computes values from the policy's hidden states, and the gradient of the value loss by them."""
 
     def __init__(self, model: LoadedModel, settings: CriticSettings, forward: RowForward, ranks: Ranks) -> None:
-        """forward: of the policy."""
+        """forward: the policy's."""
         self.settings = settings
         width, device = model.embedding.embedding_dim, model.head_weight.device
         self.parameter = Parameter(torch.zeros(1, width, dtype=torch.float32, device=device))
-        """Of shape (1, D): the head begins with 0 for everything."""
+        """The head, of shape (1, D); its initial values are all 0."""
         self._weight, self._gradient = self.parameter.detach(), torch.zeros_like(self.parameter)
         self._forward, self._ranks = forward, ranks
 
@@ -43,21 +43,21 @@ class SharedCritic:
         return f"<SharedCritic of weight {self.settings.loss_weight:g}>"
 
     def prepare(self) -> None:
-        """Take the head as it is now, from the rank that keeps it; every rank has to."""
+        """Copy the current head from the rank that keeps it. Every rank must call this."""
         _, columns = self._ranks.concat(self._ranks.local_rows(self.parameter).t().contiguous())
         self._weight = columns.t()
         self._gradient.zero_()
 
     def values(self, row: PackedRow) -> Tensor:
-        """Of each target, before it is drawn, shape (N,)."""
+        """The value before each target, shape (N,)."""
         return scalars(self._forward.hidden(self._forward.tensors(row)), self._weight)
 
     def through(
         self, hidden_MD: Tensor, *, row: PackedRow, tensors: RowTensors, means: TokenMeans, scale: float
     ) -> Tensor:
-        """The value loss's gradient by the hidden states, fp32 of shape (M, D); the head's is kept until `gradient`.
+        """The value loss's gradient by the hidden states, fp32 of shape (M, D); adds that of the head to `gradient`.
 
-        scale: what all gradients are multiplied by.
+        scale: factor on all gradients.
         """
 
         def slopes(values: Tensor) -> Tensor:
@@ -67,6 +67,6 @@ class SharedCritic:
         return through_scalar_head(hidden_MD, self._weight, slopes, len(tensors.weights), self._gradient)
 
     def gradient(self) -> Tensor:
-        """What the rows of all ranks have given the head since `prepare`: this rank's rows; every rank has to ask."""
+        """This rank's rows of the head's gradient over all ranks since `prepare`. Every rank must call this."""
         _, by_rank = self._ranks.concat(self._gradient.t().contiguous())
         return self._ranks.local_rows(by_rank.sum(1)[None])

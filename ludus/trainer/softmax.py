@@ -1,8 +1,8 @@
-"""Softmax over the vocabulary as one interface with two implementations: native and torch's operations.
+"""Softmax over the vocabulary: one interface with two implementations, native and torch's operations.
 
 Knows: logits of given targets.  Knows not: where logits come from, which loss follows.
 
-C: rows of logits, T: rows of a tile, V: vocabulary, U: columns that are changed.
+C: rows of logits, T: rows of a tile, V: vocabulary, U: ids whose logits are changed.
 """
 
 from __future__ import annotations
@@ -20,24 +20,24 @@ from ludus.kernels.library import cost_level, refuse
 from ludus.models.bitmask import unpack_bitmask
 
 _log = logging.getLogger(__name__)
-# A tile in fp32 and its exponential together fit into the second-level cache of two cores.
+# A tile in fp32 and its exponential fit together into the second-level cache of two cores.
 _TILE_BYTES = 1 << 20
 NEVER = -1e30
-"""Score of what cannot be drawn: its exponential is 0, and 0 times it is no NaN, as with -inf."""
+"""Score of a token that cannot be drawn: its exponential is 0, and 0 times it is not NaN, as it would be for -inf."""
 
 
 class VocabularySoftmax(Protocol):
-    """What follows the logits, in fp32. Logits are first capped (softcap; None: not), then divided by temperatures."""
+    """The softmax of logits, in fp32. Logits are first softcapped (None: not), then divided by temperatures."""
 
     def summarise(self, logits_CV: Tensor, drawn: Drawn) -> tuple[Tensor, Tensor, Tensor]:
         """Log-probability of the targets, entropy, log of the normaliser: each fp32 of shape (C,)."""
 
     def differentiate(self, logits_CV: Tensor, drawn: Drawn, slopes: Slopes) -> None:
-        """Overwrites the logits by a loss's derivative by them."""
+        """Overwrite the logits with the derivative of a loss by them."""
 
 
 def choose_softmax(weight: Tensor) -> VocabularySoftmax:
-    """The native implementation for a head with the type and device of `weight`, torch's operations elsewhere."""
+    """The native implementation, if there is one for the type and device of `weight`; else torch's operations."""
     native = obtain(lambda: NativeSoftmax(build_library("head")), refuse(weight.device, weight.dtype))
     if not isinstance(native, str):
         return native
@@ -50,11 +50,11 @@ def choose_softmax(weight: Tensor) -> VocabularySoftmax:
 
 
 class TorchSoftmax:
-    """torch's operations, on every device and type; on the CPU on tiles of rows that stay in its cache.
+    """Softmax by torch's operations, for every device and type; on the CPU in tiles of rows that fit its cache.
 
-    Both of exactly the rows that it is given:
-    changed: ids of columns, shape (U,), and what happens to them. None: nothing.
-    allowed_CW: the tokens that are possible, as bits (ludus/models/bitmask.py). None: all are.
+    Both arguments are for exactly the rows that it will be given:
+    changed: ids, shape (U,), and how their logits are changed. None: none are.
+    allowed_CW: the allowed tokens, as bits (ludus/models/bitmask.py). None: all are.
     """
 
     def __init__(self, changed: tuple[Tensor, LogitChange] | None = None, allowed_CW: Tensor | None = None) -> None:
@@ -75,7 +75,7 @@ class TorchSoftmax:
             logits_CV[tile] = grad_TV if slope_TV is None else grad_TV.mul_(slope_TV)
 
     def _scaled(self, logits_CV: Tensor, tile: slice, drawn: Drawn) -> tuple[Tensor, Tensor | None]:
-        """Capped and changed logits over temperature in fp32, and what both did to the slope (None: nothing)."""
+        """Capped and changed logits over temperature in fp32, and their derivative by the capped logits (None: 1)."""
         scaled_TV, slope_TV = softcapped(logits_CV[tile], drawn.softcap)
         if self._changed is not None:
             ids_U, change = self._changed
@@ -91,10 +91,10 @@ class TorchSoftmax:
 
 @dataclass(frozen=True, slots=True)
 class LogitChange:
-    """What penalties and biases do to some capped logits; a number of each for each of them."""
+    """How penalties and biases change some capped logits; both tensors have a number for each logit."""
 
     repetition: Tensor
-    """Positive logits are divided by it, others multiplied; 1 changes nothing."""
+    """Positive logits are divided by it, others multiplied by it; 1 changes nothing."""
     shift: Tensor
     """Added afterwards."""
 
@@ -102,7 +102,7 @@ class LogitChange:
         return LogitChange(self.repetition[rows], self.shift[rows])
 
     def apply(self, logits: Tensor) -> tuple[Tensor, Tensor]:
-        """The changed logits, and their derivative by what they were."""
+        """The changed logits, and their derivative by the unchanged ones."""
         factor = torch.where(logits > 0, 1 / self.repetition, self.repetition)
         return logits * factor + self.shift, factor
 
@@ -130,7 +130,7 @@ def summaries(scaled_TV: Tensor, targets_T: Tensor) -> tuple[Tensor, Tensor, Ten
 
 
 def gradient_of(scaled_TV: Tensor, ids_T: Tensor, temperatures_T: Tensor, slopes: Slopes) -> Tensor:
-    """A loss's derivative by each score before it is divided by its temperature; overwrites the scores.
+    """The derivative of a loss by each score before the division by temperature; overwrites the scores.
 
     The entropy's derivative by a score over temperature is -p (log p + H).
     """
@@ -147,6 +147,6 @@ def gradient_of(scaled_TV: Tensor, ids_T: Tensor, temperatures_T: Tensor, slopes
 
 def _tiles(logits_CV: Tensor) -> list[slice]:
     num_rows, vocabulary = logits_CV.shape
-    # a card works on all rows at once
+    # a GPU works on all rows at once
     size = max(1, _TILE_BYTES // (4 * vocabulary)) if logits_CV.device.type == "cpu" else num_rows
     return [slice(start, min(start + size, num_rows)) for start in range(0, num_rows, size)]

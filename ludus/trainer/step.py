@@ -1,8 +1,8 @@
-"""The trainer: batches of packed rows in, new weights out, published when the engine is ready for them.
+"""The trainer: trains a model on batches of packed rows, and publishes the weights when the engine asks for them.
 
 Knows: model, an algorithm's needs and loss, optimizer, the compute lease.  Knows not: episodes, rewards, engines.
 Invariants: the loss of a batch is a sum over its targets, so neither rows nor their order change the gradient; the
-weights that sample change in `publish` alone (masters move in between).
+weights that sample change only when they are published (between that, only the masters change).
 """
 
 from __future__ import annotations
@@ -50,11 +50,11 @@ _DEFAULT_ALGORITHM = AlgorithmSettings()
 
 @dataclass(eq=False, slots=True)
 class TrainedWeights:
-    """The masters as a source of weights (see WeightSource), as they are when they are first copied.
+    """The master weights as a WeightSource: their values at the first copy.
 
-    An engine that joins later takes them from the copy: masters move while a step is trained. Parameters move then too,
-    with minibatches and with a reference, but only under the lease: each is read under it, and the step waits or is
-    waited for.
+    An engine that joins later is given the copy, because the masters change while a step is trained. With minibatches
+    or a reference the parameters, which are the copy, change then too, but only under the lease; so each is read under
+    the lease.
     """
 
     model: LoadedModel
@@ -63,9 +63,9 @@ class TrainedWeights:
     is_copied: bool = False
 
     def named_tensors(self) -> Iterable[tuple[str, Tensor]]:
-        """Name in the saved model and weight in the model's dtype, of every trained weight.
+        """Name in the saved model and value in the model's dtype of every trained weight.
 
-        Once they are copied, the lease is taken for each, so the caller must not hold it.
+        After the first copy the lease is taken for each, so the caller must not hold it.
         """
         for name, parameter in self.model.trainable.items():
             weight = self._sampling(parameter) if self.is_copied else self.optimizer.rounded(name)
@@ -83,7 +83,7 @@ class TrainedWeights:
 
 
 class ModelTrainer:
-    """Trains a model's weights on batches of packed rows. A model has one trainer: it changes what autograd keeps."""
+    """Trains a model's weights on batches of packed rows. A model can have only one: it installs hooks in the model."""
 
     def __init__(
         self,
@@ -97,18 +97,18 @@ class ModelTrainer:
         seed: int = 0,
         critic: CriticModel | CriticSettings | None = None,
     ) -> None:
-        """algorithm: of batches for which none is named.
+        """algorithm: of batches for which none is given.
 
-        tokenizer: reads the grammars that answers were held to. None: no answer was.
+        tokenizer: compiles the grammars that constrained answers. None: none did.
 
         seed: of the rounding of published weights.
 
-        ranks: the processes over which the model is cut; all of them do the same, each on rows of its own, of which
-        they have equally many. None: the model is whole.
+        ranks: the processes over which the model is sharded; all must make the same calls, each with its own rows, and
+        with equally many. None: the model is whole.
 
-        critic: for algorithms that need values, as `load_critic` gives it. None: there is none.
+        critic: for algorithms that need values, as returned by `load_critic`. None: there is none.
 
-        Raises UserError if the algorithm's own functions cannot be imported, or if it needs what there is not.
+        Raises UserError if the algorithm's own functions cannot be imported, or if it needs a critic and there is none.
         """
         self.model = model
         self.settings = settings
@@ -132,10 +132,10 @@ class ModelTrainer:
             self._forward, self.optimizer, self.ranks, head_name=next(heads, None), hold=self._hold
         )
         self._backward.shared_critic = shared
-        # a row touches few of the vocabulary's rows, and so does its gradient; sums over ranks are dense
+        # a row uses few of the embedding's rows, so its gradient is sparse; sums over ranks are dense
         model.embedding.sparse = is_whole and model.embedding.weight.requires_grad
         self.critic: Critic | None = None
-        """Of a model of its own. None: there is none, or it is a head on the policy's."""
+        """A critic with a model of its own. None: there is none, or it shares the policy's layers."""
         if isinstance(critic, CriticModel):
             self.critic = Critic(
                 critic, settings, rounding=rounding, ranks=self.ranks, hold=self._hold, give_way=self._give_way
@@ -148,9 +148,9 @@ class ModelTrainer:
         return f"<ModelTrainer of {self.model!r} at version {self.version}>"
 
     def configure(self, *, lr: float, algorithm: AlgorithmSettings | None = None) -> None:
-        """From the next batch on this learning rate and this algorithm. None: the algorithm stays.
+        """Use this learning rate and algorithm from the next batch on. algorithm: None: it is not changed.
 
-        Raises UserError if the algorithm needs what there is not, such as weights of the beginning that were not kept.
+        Raises UserError if the algorithm needs something that is missing, such as initial weights that were not kept.
         """
         self._algorithm = self._chosen(algorithm)
         optimizer = self.settings.optimizer.model_copy(update={"lr": lr})
@@ -158,9 +158,9 @@ class ModelTrainer:
         self.optimizer.settings = optimizer
 
     def measure(self, batch: Batch, names: Collection[str]) -> dict[int, TokenNumbers]:
-        """Numbers of the batch's targets under the weights of now, by the number of their turn, at rank 0.
+        """Measure the batch's targets under the current weights; at rank 0 the results by the number of their turn.
 
-        batch: over several ranks this rank's own rows.  names: fields of `TokenNumbers`.
+        batch: with several ranks, this rank's own rows.  names: fields of `TokenNumbers`.
         """
         measures: dict[str, Measure] = {
             "sampled_logprobs": sampled_logprobs,
@@ -178,13 +178,13 @@ class ModelTrainer:
     def train_batch(
         self, batch: Batch, algorithm: AlgorithmSettings | None = None, *, on_tokens: OnTokens | None = None
     ) -> Metrics:
-        """Move the masters along the batch's gradient, once for each minibatch, and return what was seen.
+        """Take one optimizer step on each minibatch of the batch, and return the metrics.
 
-        batch: over several ranks this rank's own rows.  algorithm: of this batch. None: the trainer's own.
-        on_tokens: at rank 0 given the numbers of each token as the loss of its minibatch used them, if a policy was
-        trained; the rows say of which turns their tokens are. None: they are not kept.
-        The weights that sample stay as they are until they are published. A critic learns from the same minibatches;
-        while it warms up, alone.
+        batch: with several ranks, this rank's own rows.  algorithm: of this batch. None: the trainer's own.
+        on_tokens: called at rank 0 with the numbers of each token as the loss of its minibatch used them, unless only a
+        critic was trained. None: they are not kept.
+        The weights that sample do not change until they are published. A critic is trained on the same minibatches, and
+        only the critic while it warms up.
         """
         means = TokenMeans(None if on_tokens is None else TokenRecord())
         chosen = self._chosen(algorithm)
@@ -207,30 +207,30 @@ class ModelTrainer:
             if self.ranks.rank == 0:
                 on_tokens(whole_record(kept, num_minibatches=len(batch.minibatches)))
         result = self._result(means)
-        for name in result.keys() & {"train/loss", "critic/loss"}:  # the minibatches weigh as much as there are of them
+        for name in result.keys() & {"train/loss", "critic/loss"}:  # the weights of all minibatches sum to their number
             result[name] /= len(batch.minibatches)
         about = {"train/optimizer_steps": float(len(parts)), "train/threads": float(torch.get_num_threads())}
         return {**learned, **result, **merge_means(steps), **about}
 
     def forward_backward(self, batch: Batch, algorithm: AlgorithmSettings | None = None) -> Metrics:
-        """Add the batch's gradient to what is gathered, row by row, and return what was seen."""
+        """Add the batch's gradient to the accumulated one, and return the metrics."""
         means = TokenMeans()
         self._backward.add(batch.rows, means, self._chosen(algorithm), version=batch.version)
         return self._result(means)
 
     def gradient(self, name: str) -> Tensor:
-        """What is gathered of a weight's gradient, fp32."""
+        """The accumulated gradient of a weight, fp32."""
         scale, gathered = self.optimizer.loss_scale, self.optimizer.sink(name)
         return gathered / scale.factor if scale.is_needed else gathered
 
     def forget_gradients(self) -> None:
-        """Nothing is gathered any more."""
+        """Discard the accumulated gradients."""
         self.optimizer.forget_gradients()
 
     def score(self, sequences: Sequence[Sequence[int]]) -> tuple[tuple[float, ...], ...]:
-        """Per sequence the logprob of every token but the first given those before it, at temperature 1.
+        """For each sequence the logprobs of all tokens but the first, at temperature 1.
 
-        Computed exactly as in training, packed and all, with the weights that sample.
+        Computed exactly as in training, with the weights that sample.
         """
         scores: list[tuple[float, ...]] = []
         for token_ids in sequences:
@@ -244,17 +244,17 @@ class ModelTrainer:
         return tuple(scores)
 
     def publish(self) -> TrainedWeights:
-        """The new weights, for an engine's `publish`; nothing is copied before the engine asks for it."""
+        """The new weights, for an engine's `publish`; nothing is copied before the engine does so."""
         return TrainedWeights(self.model, self.optimizer, self._lease)
 
     def save(self, folder: Path) -> None:
-        """Write what `load` needs to go on exactly: masters, moments, schedule, version. Synced to disk."""
+        """Write what `load` needs to continue exactly: masters, moments, schedule, version. Synced to disk."""
         write_state(folder, self.version, self.optimizer.state(), self.ranks)
         if self.critic is not None:
             self.critic.save(folder)
 
     def load(self, folder: Path) -> None:
-        """Take over what `save` wrote, on however many ranks; the weights that sample are then those of the checkpoint.
+        """Load what `save` wrote, with any number of ranks; the weights that sample become those of the checkpoint.
 
         Raises UserError if there is no checkpoint, or if it is of another model.
         """
@@ -266,11 +266,11 @@ class ModelTrainer:
             self.critic.load(folder)
 
     def export(self, folder: Path, *, chat_template: str | None = None) -> None:
-        """Write the weights that sample so that plain transformers or peft load them; arguments as of `save_model`."""
+        """Write the weights that sample so that plain transformers or peft load them; arguments as for `save_model`."""
         save_model(self.model, folder, chat_template=chat_template)
 
     def take_weights(self, folder: Path) -> None:
-        """Begin with the weights of a saved model, with moments and schedule new; they sample afterwards.
+        """Start anew with the weights of a saved model, which also become those that sample.
 
         Raises UserError if they are those of another model.
         """
@@ -285,7 +285,7 @@ class ModelTrainer:
         return self._algorithm if algorithm is None else self._prepared(algorithm)
 
     def _prepared(self, settings: AlgorithmSettings) -> Algorithm:
-        """The algorithm, its own functions imported, and what it needs kept."""
+        """The algorithm, with its own functions imported and the reference kept if it needs one."""
         algorithm = algorithm_of(settings)
         algorithm.load()
         needs = algorithm.needs
@@ -304,7 +304,7 @@ class ModelTrainer:
         return algorithm
 
     def _result(self, means: TokenMeans) -> dict[str, float]:
-        """The means over the tokens of all ranks, at rank 0."""
+        """At rank 0 the metrics over the tokens of all ranks."""
         whole = TokenMeans()
         for parts in self.ranks.gather(means.parts()):
             whole.add_all(parts)
@@ -315,7 +315,7 @@ class ModelTrainer:
     ) -> list[Metrics]:
         steps: list[Metrics] = []
         with self._alone():
-            # all before the first step: the proximal policy is the one that the whole batch begins with
+            # all before the first step: the proximal policy is that before the whole batch
             later = [self._backward.logprobs(part) if algorithm.needs.proximal else None for part in parts[1:]]
             for part, proximal in zip(parts, [None, *later][: len(parts)], strict=True):
                 self._backward.add(part, means, algorithm, proximal, version=version)
@@ -337,7 +337,8 @@ class ModelTrainer:
 
     @contextmanager
     def _alone(self) -> Iterator[None]:
-        """Hold the lease for a whole batch whose later steps need weights that nobody may sample from."""
+        """Hold the lease for a batch of several steps, between which the parameters have values that must not sample;
+        afterwards they have their old values again."""
         use_device(self._device)
         with self._lease.hold(LEASE_NAME):
             before = copied_weights(self.model, self.ranks)

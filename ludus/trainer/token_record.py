@@ -1,8 +1,8 @@
-"""The numbers of trained tokens, as the loss used them, kept until the batch has been trained.
+"""Keeps the numbers of trained tokens, as the loss used them, until the batch has been trained.
 
 Knows: tensors of numbers and turns.  Knows not: losses, files.
-Invariant: a token is kept once, at one rank; what is kept stays on its device until all is asked for, so that keeping
-it waits for nothing.
+Invariant: a token is kept once, at one rank; tensors stay on their device until `parts` is called, so that recording
+never waits for the device.
 """
 
 from __future__ import annotations
@@ -19,20 +19,20 @@ from ludus.runs.tokens import TokenColumns
 
 
 class TokenRecord:
-    """Of one batch at one rank."""
+    """The record of one batch at one rank."""
 
     def __init__(self) -> None:
         self._turns: list[Tensor] = []
         self._columns: dict[str, list[Tensor]] = {}
 
     def add(self, turns_N: Sequence[int] | Tensor, numbers: Mapping[str, Tensor]) -> None:
-        """numbers: by name, of each token, shape (N,); the names are those of the first call."""
+        """numbers: by name, a number for each token, shape (N,); every call must have the same names."""
         self._turns.append(torch.as_tensor(turns_N))
         for name, each in numbers.items():
             self._columns.setdefault(name, []).append(each.detach())
 
     def parts(self) -> dict[str, Any]:
-        """All that was kept, as JSON can hold it."""
+        """All that was kept, as JSON values."""
         if not self._turns:
             return {"turns": [], "columns": {}}
         numbers, counts = torch.cat(self._turns).unique_consecutive(return_counts=True)  # type: ignore[no-untyped-call]
@@ -46,7 +46,7 @@ class TokenRecord:
 
 
 def whole_record(parts: Iterable[Mapping[str, Any]], *, num_minibatches: int) -> TokenColumns:
-    """What the ranks kept, put together."""
+    """The record of the whole batch, put together from all ranks."""
     kept = [part for part in parts if part["turns"]]
     names = dict.fromkeys(itertools.chain.from_iterable(part["columns"] for part in kept))
     return TokenColumns(

@@ -1,7 +1,7 @@
-"""One packed row through a model with a scalar head: a number of each of its targets, with or without gradients.
+"""The forward and backward pass of a packed row through a model with a scalar head: one value for each target.
 
-Knows: rows, the model's backbone, a head of one row.  Knows not: what the number means, losses, optimizers.
-A target's number is that of the token that it is predicted from: it knows what comes before the target alone.
+Knows: rows, the model's backbone, a head of one row.  Knows not: what the values mean, losses, optimizers.
+A target's value is computed at the token that it is predicted from, so it depends only on what comes before the target.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ from ludus.models.load import LoadedModel
 from ludus.trainer.forward import GiveWay, RowTensors, TargetStates
 
 Slopes = Callable[[Tensor], Tensor]
-"""(numbers of the targets) -> the loss's derivative by each, both fp32 of shape (N,)."""
+"""(values of the targets) -> the loss's derivative by each, both fp32 of shape (N,)."""
 
 
 class ValueForward:
-    """The forward pass of rows to numbers, and the way back."""
+    """The forward and backward pass of rows through a model with a scalar head."""
 
     def __init__(self, model: LoadedModel, give_way: GiveWay | None = None) -> None:
-        """model: `with_scalar_head`.  give_way: as of `TargetStates`."""
+        """model: `with_scalar_head`.  give_way: as for `TargetStates`."""
         self._states = TargetStates(model, give_way)
 
     def tensors(self, row: PackedRow) -> RowTensors:
@@ -33,15 +33,15 @@ class ValueForward:
 
     @torch.no_grad()
     def __call__(self, row: RowTensors) -> Tensor:
-        """Of every target, fp32 of shape (N,), without gradients."""
+        """The value of every target, fp32 of shape (N,), without gradients."""
         values_M = self._values(self._states(row))
         self._states.model.release()
         return values_M[: len(row.weights)]
 
     def differentiate(self, row: RowTensors, slopes: Slopes, *, sink_1D: Tensor | None) -> None:
-        """Give every trained parameter its gradient of a loss.
+        """Compute the gradient of every trained parameter.
 
-        sink_1D: as of `TargetStates.differentiate`.
+        sink_1D: as for `TargetStates.differentiate`.
         """
 
         def through_head(hidden_MD: Tensor, sink_1D: Tensor | None) -> Tensor:
@@ -55,7 +55,7 @@ class ValueForward:
 
 
 def scalars(hidden_MD: Tensor, weight_1D: Tensor) -> Tensor:
-    """The number of each hidden state, fp32 of shape (M,)."""
+    """The value of each hidden state, fp32 of shape (M,)."""
     return (hidden_MD.float() @ weight_1D.float().t())[:, 0]
 
 
@@ -63,7 +63,7 @@ def scalars(hidden_MD: Tensor, weight_1D: Tensor) -> Tensor:
 def through_scalar_head(
     hidden_MD: Tensor, weight_1D: Tensor, slopes: Slopes, num_targets: int, sink_1D: Tensor | None
 ) -> Tensor:
-    """The loss's gradient by the hidden states, fp32 of shape (M, D); those behind the first `num_targets` fill a row.
+    """The loss's gradient by the hidden states, fp32 of shape (M, D); states after the first `num_targets` are padding.
 
     sink_1D: fp32, to which the head's gradient is added. None: the head is not trained.
     """

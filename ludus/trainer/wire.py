@@ -1,7 +1,7 @@
-"""Packed rows as JSON can hold them, and back.
+"""Converts packed rows to JSON values and back.
 
 Knows: the fields of a row.  Knows not: who sends them where.
-Invariant: what comes back is equal to what was given, every float to the last bit.
+Invariant: the result equals the original, every float to the last bit.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Generalised advantage estimation along the edges of credit: PPO with a critic.
 
 Knows: rewards of turns, who follows whom, what a critic expected before each token.  Knows not: tensors, the critic.
-Glossary: V(i) the value before token i, r(t) the reward of turn t, A advantage, G return, lam the weight of what comes
-later against what the critic expects of it. A turn has its reward at its last token.
+Glossary: V(i) the critic's value before token i, r(t) the reward of turn t, A advantage, G return, lam the lambda of
+GAE. A turn has its reward at its last token.
 """
 
 from __future__ import annotations
@@ -21,24 +21,24 @@ Unit = Literal["token", "turn"]
 
 
 class GaeSettings(Choice):
-    """What became of each token beside what a critic expected before it."""
+    """Generalised advantage estimation: returns compared with the values of a critic."""
 
     kind: Literal["gae"] = "gae"
     lam: float = Field(default=1.0, ge=0, le=1)
-    """How much counts what comes later than the next step; 1: the return less the value, 0: one step alone."""
+    """The lambda of GAE. 1: return minus value; 0: only one step ahead."""
     gamma: float = Field(default=1.0, gt=0, le=1)
     """The discount from one token of a turn to the next; from turn to turn it is `rollout.agent.turn_discount`."""
     unit: Unit = "token"
-    """What a step is; a turn's value is that of its first token, and its tokens have one advantage."""
+    """What counts as one step. With `turn`, a turn has the value of its first token, and one advantage."""
     whiten: bool = True
-    """Advantages have the mean 0 and the variance 1 over the tokens of the batch."""
+    """Normalise advantages to mean 0 and variance 1 over the tokens of the batch."""
 
     def idle(self) -> list[Idle]:
         return [Idle("gamma", "unit is 'turn'")] if self.unit == "turn" and self.is_set("gamma") else []
 
 
 class _Step(NamedTuple):
-    """What the turn before sees of a turn, or of the mean over those that follow it."""
+    """Value and advantage at the start of a turn, which the turn before it uses; or their means over several turns."""
 
     value: float
     advantage: float
@@ -50,10 +50,10 @@ def gae_advantages(
     """By token delta(i) = r(i) + g V(next) - V(i), A(i) = delta(i) + g lam A(next), and its value target A(i) + V(i).
 
     next: the token after i in its turn, g = gamma; after a turn's last token the mean over the first tokens of the
-    turns that follow it and that a reward reaches, g = the turn discount; nothing follows a leaf. Tokens that cannot be
-    trained are passed over, as are turns without any other, whose reward then counts where they stand. So with lam = 1
+    turns that follow it and have a return, g = the turn discount; nothing follows a leaf. Tokens that cannot be trained
+    are skipped; a turn without trainable tokens passes its reward on. So with lam = 1
     A(i) = gamma^(tokens after i in its turn) G(t) - V(i), with the return of the turn.
-    Where tokens cost something, what the reward of the turn lost comes off each of them instead, by token.
+    With token penalties, unit `token` charges each token its own penalty rather than the turn's reward.
     whiten: (A - mean) / sqrt(variance + 1e-8) over all tokens, ddof 1; targets are made of A before.
     Source: GAE (arXiv 1506.02438) eq. 11, 12 and 16; passing over and whitening as verl; by turn as AReaL.
     """
@@ -64,7 +64,7 @@ def gae_advantages(
             credit.update({(episode.id, turn_id): tokens for turn_id, tokens in of_turns.items()})
     if whiten:
         credit = _whitened(credit)
-    # a turn that a return reaches and of which nothing was measured is masked, for a reason that the export knows
+    # a turn with a return but without measured tokens is masked later, with the reason that the export finds
     return [
         {
             member: {
@@ -80,7 +80,7 @@ def gae_advantages(
 def _of_episode(
     episode: Episode, group: GroupReturns, *, lam: float, gamma: float, unit: Unit
 ) -> dict[str, TokenAdvantages]:
-    """Of each turn that was measured, backwards along the edges of credit."""
+    """Credit of each measured turn, computed backwards along the edges of credit."""
     later: dict[str | None, list[_Step]] = {}
     found: dict[str, TokenAdvantages] = {}
     discount = group.turn_discount
@@ -109,7 +109,7 @@ def _of_episode(
 def _by_token(
     values: Sequence[float], stop: _Step, penalties: Sequence[float] | None, *, gamma: float, lam: float
 ) -> TokenAdvantages:
-    """stop: what comes after the last token, discounted.  penalties: what each cost. None: nothing."""
+    """stop: value and advantage after the last token, discounted.  penalties: of each token. None: there are none."""
     costs = [0.0] * len(values) if penalties is None else penalties
     stop = stop._replace(value=stop.value + math.fsum(costs))
     advantages: list[float] = []

@@ -1,4 +1,4 @@
-"""GDPO: several rewards, each normalised by itself, so that a loud one does not drown the others."""
+"""GDPO: several rewards, each normalised on its own, so that none dominates by its scale."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ class GdpoSettings(Choice):
 
     kind: Literal["gdpo"] = "gdpo"
     rewards: dict[str, float] = Field(min_length=1)
-    """By the name of an episode's metric its weight."""
+    """Weights of the rewards, by the name of the episode's metric."""
 
 
 def gdpo_advantages(groups: Sequence[GroupReturns], *, rewards: Mapping[str, float]) -> list[Returns]:
-    """The weighted sum of each reward's group advantage, over its spread in the batch; the same for all turns.
+    """The weighted sum of the group advantages of all rewards, divided by its spread in the batch; equal for all turns.
 
     Raises UserError if an episode lacks one of the metrics. Source: GDPO (arXiv 2601.05242) eq. 4 to 6.
     """
@@ -34,12 +34,12 @@ def gdpo_advantages(groups: Sequence[GroupReturns], *, rewards: Mapping[str, flo
         GroupReturns(each.group, _weighed(each, [(weight, of_groups[at]) for weight, of_groups in parts]))
         for at, each in enumerate(groups)
     ]
-    # their mean is 0 already: that of each group is
+    # no baseline: the mean of each group is 0 already
     return group_advantages(summed, baseline="none", scale="batch")
 
 
 def is_flat(group: GroupReturns, *, rewards: Mapping[str, float]) -> bool:
-    """Each of the rewards agrees over the group, whatever the task's own does."""
+    """Whether each of the rewards is equal over the group; the task's own reward does not matter."""
     return all(_with_returns(group, name).is_flat for name in rewards)
 
 

@@ -1,4 +1,4 @@
-"""GiGPO: credit of a step beside credit of the episode, from members that met the same situation."""
+"""GiGPO: besides the episode's advantage, one for each step, compared with members that met the same situation."""
 
 from __future__ import annotations
 
@@ -14,20 +14,20 @@ from ludus.types import SessionRecord, Turn
 
 
 class GigpoSettings(Choice):
-    """The advantage of an episode in its group, and that of a turn among turns that answer the same."""
+    """The advantage of an episode in its group, plus that of a turn among turns that answer the same tokens."""
 
     kind: Literal["gigpo"] = "gigpo"
     step_weight: float = Field(default=1.0, ge=0)
-    """How much the turn's advantage counts beside the episode's."""
+    """Factor on the turn's advantage."""
     scale: Literal["std", "none"] = "std"
-    """What both are divided by."""
+    """What both advantages are divided by."""
 
 
 def gigpo_advantages(groups: Sequence[GroupReturns], *, step_weight: float, scale: Scale) -> list[Returns]:
     """A(m,t) = A_E(m) + step_weight A_S(m,t).
 
-    A_E: of the members' whole rewards, without a discount. A_S: of G(m,t) among the turns of the group that answer the
-    same tokens; 0 for a turn that is alone with its situation. What a turn answers is what came since the turn before
+    A_E: the group advantage of the members' whole rewards, without discount. A_S: that of G(m,t) among the turns of the
+    group that answer the same tokens; 0 if there is no other such turn. A turn answers the tokens since the turn before
     it, or the whole prompt. With `rollout.agent.turn_discount` below 1, G is the discounted return of the paper.
     Source: GiGPO (arXiv 2505.10978) eq. 3 and 5 to 8.
     """
@@ -57,7 +57,7 @@ def _of_group(group: GroupReturns, step_weight: float, scale: Scale) -> Returns:
 
 
 def _answered(record: SessionRecord, turn: Turn) -> tuple[int, ...]:
-    """The tokens between the turn before it on its path, or the beginning, and the turn."""
+    """The tokens that the turn answers: those after the turn before it on its path, or after the beginning."""
     parts: list[tuple[int, ...]] = []
     at = record.nodes[turn.node].parent
     while at is not None and record.nodes[at].turn_id is None:

@@ -1,4 +1,4 @@
-"""GPG: what is above the group's mean, raised by how many groups teach nothing."""
+"""GPG: the difference to the group's mean, scaled up to make up for groups without a signal."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ class GpgSettings(Choice):
 
 
 def gpg_advantages(groups: Sequence[GroupReturns]) -> list[Returns]:
-    """A(m,t) = (G(m,t) - mean of R) B / (B - F), of B members of the batch F in groups without a signal.
+    """A(m,t) = (G(m,t) - mean of R) B / (B - F), with B members in the batch, F of them in groups without a signal.
 
     Source: GPG (arXiv 2504.02546) eq. 6; verl divides by the number of rewards that are not 0 instead.
     """

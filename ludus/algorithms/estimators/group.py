@@ -22,12 +22,12 @@ Scale = Literal["std", "batch", "mean", "none"]
 
 
 class GroupSettings(Choice):
-    """Each return beside those of the other members of its group."""
+    """Each return compared with those of the other members of its group."""
 
     kind: Literal["group"] = "group"
     baseline: Baseline = "mean"
-    """leave_one_out is RLOO's; length weighs members by their tokens, as OPO does; greedy is ReMax's, one more member
-    that takes the likeliest answers; none is plain REINFORCE."""
+    """leave_one_out is RLOO's; length weighs members by their tokens, as OPO does; greedy is ReMax's, the return of one
+    more member that is sampled greedily; none is plain REINFORCE."""
     scale: Scale = "std"
     """What the difference is divided by: the group's spread, that of all groups of the batch (LitePPO), the group's
     mean (MaxRL, of rewards that are not negative), or nothing (Dr. GRPO)."""
@@ -46,18 +46,18 @@ def group_advantages(
 ) -> list[Returns]:
     """Advantages by member and turn: A(m,t) = (G(m,t) - b) / s; None where the return is None.
 
-    Turns without a return count nowhere; a member without any has no say in b and s.
+    Turns and members without a return do not enter b and s.
     baseline: `mean` of R over the members; `leave_one_out` that mean without the member itself; `length` the mean
-    weighted by the tokens of the member's turns; `greedy` R of the members that took the likeliest answers; `none` 0.
+    weighted by the tokens of the member's turns; `greedy` R of the member that was sampled greedily; `none` 0.
     scale: `std` divides by s + `eps`, where s^2 = sum over m of mean over t of (G(m,t) - mean of R)^2, over M - 1. With
-    one return per member that is the sample variance. The spread of R alone would not do: where members' means agree
-    and their turns differ it is zero, and the advantages of turns explode. Where all returns agree there is no scale to
-    divide by: with s of at most 1e-9 of the largest |G| the divisor is 1. `batch` is the same over the members of all
-    groups, `mean` the mean of R, `none` 1.
+    one return per member that is the sample variance. The spread of R alone would not do: it is zero where members have
+    equal means but unequal turns, and the turns' advantages would explode. If s is at most 1e-9 of the largest |G|, the
+    returns count as equal and the divisor is 1. `batch` is the same over the members of all groups, `mean` the mean of
+    R, `none` 1.
     With a baseline, a group whose returns are all equal, up to rounding, gets exactly 0.0 everywhere.
     Raises UserError if `leave_one_out` meets a group with fewer than two members that have returns, `greedy` one
-    without such a member, or `mean` a negative return.
-    Source: see GROUP; each with the return of a turn in the place of the reward of a sample.
+    without a greedy member, or scale `mean` a negative return.
+    Source: see GROUP; each with the return of a turn in place of the reward of a sample.
     """
     whole = _divisor(groups, eps) if scale == "batch" else 1.0
     return [
@@ -96,7 +96,7 @@ def _baselines(group: GroupReturns, baseline: Baseline) -> dict[str, float]:
 
 
 def _scale(group: GroupReturns, scale: Scale, eps: float) -> float | None:
-    """What the group's differences are divided by. None: it is not the group's matter."""
+    """The group's divisor. None: the scale is not one of a single group."""
     if scale == "mean":
         mean = _mean(group.means().values())
         if min(value for _, _, value in group.known()) < 0:
@@ -106,7 +106,7 @@ def _scale(group: GroupReturns, scale: Scale, eps: float) -> float | None:
 
 
 def _divisor(groups: Sequence[GroupReturns], eps: float) -> float:
-    """The standard deviation of a turn's return, every member weighing the same; ddof 1 over members."""
+    """The standard deviation of a turn's return, with equal weight for every member; ddof 1 over members."""
     means = [mean for each in groups for mean in each.means().values()]
     if not means:
         return 1.0
@@ -126,7 +126,7 @@ def _mean(values: Iterable[float]) -> float:
 
 
 def _needs(settings: GroupSettings) -> Needs:
-    # the one answer of a lone episode has a mean to be compared with if its turns differ, but nothing to leave out
+    # the turns of a lone episode can be compared with their mean; with leave_one_out nothing would be left
     return Needs(
         members=1 if settings.baseline in ("none", "greedy") else 2,
         may_be_turns=settings.baseline == "mean",
@@ -135,7 +135,7 @@ def _needs(settings: GroupSettings) -> Needs:
 
 
 def is_flat(group: GroupReturns, *, baseline: Baseline, **_: object) -> bool:
-    """All returns agree; without a baseline, all are 0."""
+    """Whether all returns are equal; without a baseline, whether all are 0."""
     return not any(value for *_, value in group.known()) if baseline == "none" else group.is_flat
 
 

@@ -1,4 +1,4 @@
-"""No advantage at all: what teaches is put to it, such as a teacher's opinion of each token."""
+"""Advantage 0: only what is added to it teaches, such as a teacher's advantages."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from ludus.settings import Choice
 
 
 class NoneSettings(Choice):
-    """The task's rewards teach nothing."""
+    """The task's rewards are not used."""
 
     kind: Literal["none"] = "none"
 

@@ -1,8 +1,8 @@
-"""A baseline for each token: what members of its group got, weighed by how far their gradients have gone until there.
+"""A baseline for each token: the mean return of the group, weighted by each member's accumulated gradient length.
 
-Knows: returns, who follows whom, how long the gradient of each token by its logits is.  Knows not: tensors, models.
+Knows: returns, who follows whom, the gradient length of each token.  Knows not: tensors, models.
 Glossary: w(i) the squared length of the gradient of log pi of token i by the logits, W(i) its sum over the tokens up to
-i, along the turns that lead there; a place is how many trained tokens come before.
+i along the turns that lead there; the place of a token is the number of trained tokens before it.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ from ludus.algorithms.measured import Floats
 from ludus.settings import Choice
 from ludus.types import Turn
 
-# Source: verl's `epsilon`; where no token of a place could have been another one, nothing is divided by 0.
+# Source: verl's `epsilon`; avoids a division by 0 where all tokens of a place had probability 1.
 _EPS = 1e-8
 
 
 class OptimalTokenSettings(Choice):
-    """The return of a token less the baseline at its place that has the least variance."""
+    """The return minus the baseline, at the token's place, that minimises the variance."""
 
     kind: Literal["optimal_token"] = "optimal_token"
 
@@ -31,9 +31,9 @@ class OptimalTokenSettings(Choice):
 def optimal_token_advantages(groups: Sequence[GroupReturns]) -> list[Advantages]:
     """A(m,i) = G(m,t) - B(i), t the turn of token i, B(i) = sum over members of G W at the place of i / sum of W there.
 
-    A member that has several tokens at one place, in turns beside each other, counts there with their means. Where one
-    member alone has a token, which is so at the end of the longest, B is 0. Tokens that cannot be trained have no
-    place. A group whose returns are all equal, up to rounding, gets exactly 0.0 everywhere, also where verl has B = 0.
+    A member with several tokens at one place, in parallel turns, counts there with their means. Where only one member
+    has a token, as at the end of the longest, B is 0. Tokens that cannot be trained have no place. A group whose
+    returns are all equal, up to rounding, gets exactly 0.0 everywhere, even where verl has B = 0.
     Source: The Optimal Token Baseline (arXiv 2602.07078), with its logit-gradient proxy; as verl's
     `tir_optimal_token_baseline`, and on episodes of one turn its `optimal_token_baseline`.
     """
@@ -52,7 +52,7 @@ def _of_group(group: GroupReturns) -> Advantages:
 
     def advantage(member: str, turn_id: str, value: float) -> float | TokenAdvantages:
         places = sums[member].get(turn_id)
-        # a turn of which nothing was measured is masked, for a reason that the export knows
+        # a turn without measured tokens is masked later, with the reason that the export finds
         return TokenAdvantages(tuple(value - baselines[place] for place in places)) if places else 0.0
 
     return {
@@ -64,7 +64,7 @@ def _of_group(group: GroupReturns) -> Advantages:
 
 
 def _summed(turns: Sequence[Turn], group: GroupReturns) -> dict[str, dict[int, float]]:
-    """By turn and place of each of its tokens the sum of w up to there."""
+    """For each turn: W of each of its tokens, by place."""
     found: dict[str, dict[int, float]] = {}
     ends: dict[str | None, tuple[int, float]] = {None: (0, 0.0)}
     for turn in turns:
@@ -78,7 +78,7 @@ def _summed(turns: Sequence[Turn], group: GroupReturns) -> dict[str, dict[int, f
 
 
 def _baseline(members: Sequence[Sequence[tuple[float, float]]]) -> float:
-    """Of the pairs G W and W of each member at a place."""
+    """B of a place. members: the pairs (G W, W) of each member's tokens there."""
     if len(members) < 2:
         return 0.0
     over, under = (

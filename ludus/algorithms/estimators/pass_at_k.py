@@ -1,4 +1,4 @@
-"""What the best of a group adds to it: the policy is trained for its best answer of k, not for its average."""
+"""Pass@k training: the policy is trained for the best of k answers, not for their average."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from ludus.settings import Choice
 
 
 class PassAtKSettings(Choice):
-    """The best member of a group is credited with how far it is above the second best; k is the group's size."""
+    """The best member of a group is credited with its lead over the second best; k is the group's size."""
 
     kind: Literal["pass_at_k"] = "pass_at_k"
 
@@ -19,7 +19,7 @@ class PassAtKSettings(Choice):
 def pass_at_k_advantages(groups: Sequence[GroupReturns]) -> list[Returns]:
     """A(m,t) = G(m,t) - R of the second best for the best member alone, else 0. Source: arXiv 2503.19595 eq. 5.
 
-    Of several best ones none is credited.
+    If several members are equally best, none is credited.
     """
     return [_of_group(each) for each in groups]
 

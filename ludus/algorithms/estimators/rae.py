@@ -1,7 +1,7 @@
-"""Advantages of self-play: each role of each game has a baseline of its own, which moves with what the role gets.
+"""Advantages for self-play: the baseline of each role in each game is a moving average of its returns.
 
-Knows: returns of turns, the agents' tags, what was remembered of earlier batches.  Knows not: tensors.
-Invariant: groups in one order, which is that of their ids in a batch, give one answer, whatever finished first.
+Knows: returns of turns, the agents' tags, the memory of earlier batches.  Knows not: tensors.
+Invariant: groups are taken in the order of their ids, so the result does not depend on which finished first.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ from ludus.types import Episode
 
 
 class RaeSettings(Choice):
-    """Each return beside the moving average of those of its role."""
+    """Each return minus the moving average of its role's returns."""
 
     kind: Literal["rae"] = "rae"
     decay: float = Field(default=0.95, ge=0, lt=1)
-    """What a baseline keeps of itself when an episode is added."""
+    """Weight of the old baseline when an episode is added."""
     game: str | None = None
-    """The key of an episode's metadata that says which game it is of. None: all are of one."""
+    """The key of an episode's metadata that names its game. None: there is only one game."""
 
 
 def rae_advantages(
@@ -33,9 +33,9 @@ def rae_advantages(
 ) -> tuple[list[Returns], Memory]:
     """A(m,t) = G(m,t) - b, b the baseline of the turn's role after this episode; None where the return is None.
 
-    A role is the tag of the agent that asked. Episode by episode b becomes `decay` b + (1 - `decay`) R, R the mean of
-    the role's returns in it; it begins with 0, and experts' episodes leave it as it is. memory: baselines before the
-    first group by `rae/GAME/ROLE`, and those after the last come back.
+    A role is the tag of the agent that made the call. After each episode b becomes `decay` b + (1 - `decay`) R, R the
+    mean of the role's returns in it; b begins with 0, and demonstrations do not change it. memory: the baselines before
+    the first group, by `rae/GAME/ROLE`; those after the last group are returned.
     Source: role-conditioned advantage estimation, SPIRAL (arXiv 2506.24119) alg. 1.
     """
     baselines = dict(memory)
@@ -54,7 +54,7 @@ def rae_advantages(
 
 
 def _by_role(group: GroupReturns, episode: Episode, game: str | None) -> dict[str, dict[str, float]]:
-    """Returns by turn, of those that have one, by the name of their baseline."""
+    """The returns of the episode's turns, by the name of their baseline in the memory."""
     played = "" if game is None else str(episode.metadata.get(game, ""))
     by_role: dict[str, dict[str, float]] = {}
     for turn in episode.session.turns:

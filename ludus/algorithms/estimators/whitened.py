@@ -15,13 +15,13 @@ from ludus.settings import Choice
 
 
 class WhitenedSettings(Choice):
-    """Returns, or what is above their group's mean, with mean 0 and variance 1 over the batch."""
+    """Returns, optionally minus their group's mean, normalised to mean 0 and variance 1 over the batch."""
 
     kind: Literal["whitened"] = "whitened"
     baseline: Literal["none", "mean"] = "none"
-    """mean is REINFORCE++-baseline: the group's mean is taken off first."""
+    """mean is REINFORCE++-baseline: the group's mean is subtracted first."""
     over: Literal["tokens", "episodes"] = "tokens"
-    """What mean and variance are taken over; tokens weigh an episode by its length."""
+    """What mean and variance are taken over; with tokens, longer episodes weigh more."""
 
 
 def whitened_advantages(
@@ -29,10 +29,10 @@ def whitened_advantages(
 ) -> list[Advantages]:
     """A(m,t) = (x(m,t) - mean of x) / sqrt(variance of x + 1e-8), x = G - b; ddof 1.
 
-    over: `episodes` draws an episode of the batch, then one of its turns; `tokens` draws a token.
-    Where tokens cost something and there is no baseline, x is the return from each token on: what the tokens before it
-    in its turn cost does not count.
-    What differs from the mean by no more than rounding is 0. Source: REINFORCE++ (arXiv 2501.03262) eq. 6 and 7, over
+    over: mean and variance are taken over a random turn of a random episode (`episodes`), or a random token (`tokens`).
+    With token penalties and no baseline, x is the return from each token on, without the penalties of the tokens before
+    it in its turn.
+    Differences from the mean within rounding become 0. Source: REINFORCE++ (arXiv 2501.03262) eq. 6 and 7, over
     tokens; the return of a token as verl's `compute_reinforce_plus_plus_outcome_advantage`.
     """
     centered = group_advantages(groups, baseline=baseline, scale="none")

@@ -1,4 +1,4 @@
-"""CISPO: every token moves, and what counts at most so much is its ratio."""
+"""CISPO: the ratio is clipped, not the gradient, so that every token keeps one."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ if TYPE_CHECKING:
 
 
 class CispoSettings(LeveledSettings):
-    """The ratio is a weight without gradient, bounded: no token is left out."""
+    """The ratio is a bounded weight without gradient: no token is left out."""
 
     kind: Literal["cispo"] = "cispo"
     clip_low: float | None = Field(default=None, ge=0, le=1)
-    """The ratio counts at least 1 - clip_low. None: there is no lower bound."""
+    """The lower bound of the ratio is 1 - clip_low. None: there is none."""
     clip_high: float = Field(default=4.0, ge=0)
-    """The ratio counts at most 1 + clip_high."""
+    """The upper bound of the ratio is 1 + clip_high."""
 
 
 def cispo_loss(

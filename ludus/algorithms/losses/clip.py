@@ -1,4 +1,4 @@
-"""The clipped ratio of PPO: clip-higher, dual clip, and over sequences GSPO are settings of it."""
+"""PPO's clipped ratio; clip-higher, dual clip and, over sequences, GSPO are settings of it."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ if TYPE_CHECKING:
 
 
 class ClipSettings(LeveledSettings):
-    """The ratio is clipped where it gains: PPO's loss, and GRPO's."""
+    """The clipped surrogate loss of PPO and GRPO."""
 
     kind: Literal["clip"] = "clip"
     clip_low: float = Field(default=0.2, ge=0)
-    """The ratio counts at least 1 - clip_low where that gains."""
+    """The lower bound of the ratio is 1 - clip_low; it acts where the advantage is negative."""
     clip_high: float = Field(default=0.2, ge=0)
-    """The ratio counts at most 1 + clip_high where that gains."""
+    """The upper bound of the ratio is 1 + clip_high; it acts where the advantage is positive."""
     dual_clip: float | None = Field(default=None, gt=1)
-    """Where the advantage is negative the ratio counts at most this much. None: there is no such bound."""
+    """Upper bound of the ratio where the advantage is negative. None: there is none."""
 
 
 def clip_loss(

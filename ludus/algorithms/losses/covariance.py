@@ -1,4 +1,5 @@
-"""Clip-Cov and KL-Cov: what holds the entropy are the few tokens whose logprob goes with their advantage."""
+"""Clip-Cov and KL-Cov: keep the entropy from collapsing by restraining the few tokens of largest covariance between
+logprob and advantage."""
 
 from __future__ import annotations
 
@@ -17,25 +18,25 @@ if TYPE_CHECKING:
 
 
 class ClipCovSettings(Choice):
-    """PPO's loss, without some of the tokens whose covariance is large."""
+    """PPO's loss without some of the tokens of large covariance."""
 
     kind: Literal["clip_cov"] = "clip_cov"
     clip_low: float = Field(default=0.2, ge=0)
     clip_high: float = Field(default=0.2, ge=0)
     share: float = Field(default=2e-4, gt=0, le=1)
-    """Of all tokens so many are left out, one at least."""
+    """Share of all tokens that is left out, at least one token."""
     low: float = 1.0
-    """They are drawn among those whose covariance lies above this."""
+    """They are drawn among tokens with a covariance above this."""
     high: float = 5.0
     """And below this."""
 
 
 class KlCovSettings(Choice):
-    """The ratio without a bound, and a penalty where the covariance is largest."""
+    """The ratio without a bound, and a penalty on the tokens of largest covariance."""
 
     kind: Literal["kl_cov"] = "kl_cov"
     share: float = Field(default=2e-4, gt=0, le=1)
-    """Of all tokens so many are penalised, one at least."""
+    """Share of all tokens that is penalised, at least one token."""
     coef: float = Field(default=0.1, gt=0)
     """Weight of the penalty |log r|."""
 
@@ -49,7 +50,7 @@ def clip_cov_loss(
     ratio_N = ratio(inputs, "token").detach()
     is_clipped_N = loss_N.detach() != -ratio_N * inputs.advantages_N
     could_be_N = (covariance_N > low) & (covariance_N < high) & ~is_clipped_N
-    # a token's lot is a number made of its rank and its logprob: packing, ranks and a resumed run draw the same
+    # the draw hashes a token's order and logprob, so that packing, ranks and a resume do not change it
     numbers_N = inputs.sampled_logprobs_N * 78.233 + _order(inputs).argsort() * 12.9898
     lot_N = (numbers_N.sin() * 43758.5453).frac().abs().masked_fill(~could_be_N, -1.0)
     drawn = _largest(lot_N, inputs, min(_number(inputs, share), int(could_be_N.sum())))
@@ -67,19 +68,19 @@ def kl_cov_loss(inputs: LossInputs, *, share: float, coef: float) -> tuple[Tenso
 
 
 def _covariances(inputs: LossInputs) -> Tensor:
-    """What each token adds to the covariance of advantage and logprob over the minibatch, without gradient."""
+    """Each token's term in the covariance of advantage and logprob over the minibatch, without gradient."""
     logprobs_N, advantages_N = inputs.logprobs_N.detach(), inputs.advantages_N
     return (advantages_N - advantages_N.mean()) * (logprobs_N - logprobs_N.mean())
 
 
 def _order(inputs: LossInputs) -> Tensor:
-    """The tokens turn by turn, in each as they were sampled, wherever they lie in rows."""
+    """Indices of the tokens turn by turn and, in a turn, in the order of sampling, whichever rows they are in."""
     assert inputs.turns_N is not None, "a rule that needs all tokens of a minibatch gets them"
     return inputs.turns_N.argsort(stable=True)
 
 
 def _largest(values_N: Tensor, inputs: LossInputs, count: int) -> Tensor:
-    """Indices of the largest; of equal ones those that come first turn by turn."""
+    """Indices of the `count` largest values; of equal ones the first in `_order`."""
     order = _order(inputs)
     return order[values_N[order].argsort(descending=True, stable=True)[:count]]
 

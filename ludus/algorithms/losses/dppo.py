@@ -1,4 +1,4 @@
-"""DPPO: tokens are left out by how far the policies are apart, not by their ratio."""
+"""DPPO: a trust region by the divergence of the two policies instead of their ratio."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 class DppoSettings(Choice):
-    """A token that has moved far enough in the direction of its advantage moves no further."""
+    """A token whose probability has moved far enough in the direction of its advantage is not moved further."""
 
     kind: Literal["dppo"] = "dppo"
     divergence: Literal["tv", "kl"] = "tv"
@@ -23,15 +23,15 @@ class DppoSettings(Choice):
     low: float = Field(default=0.2, ge=0)
     """Bound of the divergence where the advantage is negative."""
     high: float = Field(default=0.2, ge=0)
-    """Bound where it is positive."""
+    """Bound of the divergence where the advantage is positive."""
     cap: float = Field(default=20.0, ge=1)
-    """The ratio counts at most this much."""
+    """Upper bound of the ratio."""
 
 
 def dppo_loss(
     inputs: LossInputs, *, divergence: Literal["tv", "kl"], low: float, high: float, cap: float
 ) -> tuple[Tensor, LossMetrics]:
-    """-A sg(min(r, cap)) log pi per token, 0 where the trust region is left.
+    """-A sg(min(r, cap)) log pi per token, 0 outside the trust region.
 
     Source: DPPO (arXiv 2602.04879) eq. 9 to 11, with the binary approximations of the divergences.
     """

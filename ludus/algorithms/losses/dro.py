@@ -1,4 +1,4 @@
-"""DRO: the advantage and a squared log-ratio that holds the policy near the old one."""
+"""DRO: the policy gradient with a squared log-ratio as penalty, which keeps the policy near the old one."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 class DroSettings(Choice):
-    """No ratio and no bound, but a quadratic penalty."""
+    """No ratio and no clipping, but a quadratic penalty."""
 
     kind: Literal["dro"] = "dro"
     beta: float = Field(gt=0)

@@ -15,14 +15,14 @@ if TYPE_CHECKING:
 
 
 class GmpoSettings(LeveledSettings):
-    """Each token's log-ratio is clipped where that gains; what counts is their mean."""
+    """Each token's log-ratio is clipped as in PPO; the loss uses their mean over the sequence."""
 
     kind: Literal["gmpo"] = "gmpo"
     level: Level = "episode"
     clip_low: float = Field(default=0.4, ge=0)
-    """The logarithm of the ratio counts at least -clip_low where that gains."""
+    """The lower bound of the log-ratio is -clip_low; it acts where the advantage is negative."""
     clip_high: float = Field(default=0.4, ge=0)
-    """The logarithm of the ratio counts at most clip_high where that gains."""
+    """The upper bound of the log-ratio is clip_high; it acts where the advantage is positive."""
 
 
 def gmpo_loss(

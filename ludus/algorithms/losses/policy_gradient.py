@@ -1,4 +1,4 @@
-"""The plain policy gradient, in which every token moves by its advantage."""
+"""The plain policy gradient."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 class PolicyGradientSettings(Choice):
-    """No ratio and no bound."""
+    """No ratio and no clipping."""
 
     kind: Literal["policy_gradient"] = "policy_gradient"
 

@@ -1,12 +1,12 @@
-"""DPO, KTO and ORPO: what is preferred becomes likelier than what is not, without a policy gradient.
+"""Preference losses: DPO, KTO and ORPO.
 
-Knows: tokens of a whole minibatch, of which episode and group each is.  Knows not: where preferences come from.
-The sign of the advantage says which side a token is of: above 0 of what is preferred (chosen), below of what is not
-(rejected). A group has one pair. A sequence's logprob is the sum over its trained tokens.
+Knows: tokens of a whole minibatch, the episode and group of each.  Knows not: where preferences come from.
+The sign of a token's advantage is its side: above 0 it belongs to the chosen (preferred) sequence, below 0 to the
+rejected one. A group has one pair. A sequence's logprob is the sum over its trained tokens.
 
-Each token's loss is that of its pair or sequence, so that with weights by episode the sum is the mean over pairs, or
-over sequences. Glossary: z the sum of log pi - log ref over a sequence; w the chosen of a pair, l the rejected; sigma
-the sigmoid.
+Each token's loss is that of its pair or sequence, so that with weights by episode the sum is the mean over pairs or
+sequences. Glossary: z the sum of log pi - log ref over a sequence; w the chosen of a pair, l the rejected; sigma the
+sigmoid.
 """
 
 from __future__ import annotations
@@ -28,15 +28,15 @@ DpoVariant = Literal["sigmoid", "robust", "hinge", "ipo"]
 
 
 class DpoSettings(Choice):
-    """The pair's difference of log-ratios to the reference is made larger."""
+    """Increases the difference between the pair's log-ratios to the reference."""
 
     kind: Literal["dpo"] = "dpo"
     beta: float = Field(default=0.1, gt=0)
-    """How much the distance to the reference counts; the tau of ipo."""
+    """How strongly the policy is held to the reference; the tau of ipo."""
     variant: DpoVariant = "sigmoid"
-    """What is made of the difference: DPO's, robust DPO's, SLiC's, IPO's, which takes means over tokens."""
+    """The loss of the difference: DPO's, robust DPO's, SLiC's (hinge), or IPO's, which uses means over tokens."""
     label_smoothing: float = Field(default=0.0, ge=0, lt=0.5)
-    """Share of the pairs that are taken to be the wrong way round; with sigmoid and robust."""
+    """Assumed share of pairs with swapped labels; for sigmoid and robust."""
 
     @pydantic.model_validator(mode="after")
     def _check_smoothing(self) -> Self:
@@ -49,18 +49,18 @@ class DpoSettings(Choice):
 
 
 class KtoSettings(Choice):
-    """Each sequence is desirable or not, and is moved away from a common reference point."""
+    """Each sequence is desirable or undesirable, and is moved away from a common reference point."""
 
     kind: Literal["kto"] = "kto"
     beta: float = Field(default=0.1, gt=0)
-    """How much the distance to the reference counts."""
+    """How strongly the policy is held to the reference."""
     desirable_weight: float = Field(default=1.0, gt=0)
     undesirable_weight: float = Field(default=1.0, gt=0)
-    """Of each sequence; the paper's advice where the kinds are unequally many is to make weight times number alike."""
+    """Weight of each sequence of a kind; the paper advises to make weight times number about equal for both kinds."""
 
 
 class OrpoSettings(Choice):
-    """Cross-entropy of the preferred, and the ratio of the pair's odds; there is no reference."""
+    """Cross-entropy of the chosen sequence plus the log odds ratio of the pair; there is no reference."""
 
     kind: Literal["orpo"] = "orpo"
     beta: float = Field(default=0.1, gt=0)
@@ -68,7 +68,7 @@ class OrpoSettings(Choice):
 
 
 class _Sides(NamedTuple):
-    """Sums over the chosen and the rejected tokens of each group, (G,), and which group each token is of, (N,)."""
+    """Sums over the chosen and the rejected tokens of each group, (G,), and the group index of each token, (N,)."""
 
     chosen_G: Tensor
     rejected_G: Tensor
@@ -110,9 +110,9 @@ def kto_loss(
     """Per token the loss of its sequence, shape (N,): weight (1 - sigma(beta (z - z0))), or of an undesirable one
     weight (1 - sigma(beta (z0 - z))).
 
-    z0, the reference point, is the mean of z over the sequences of advantage 0, which are trained no further, or 0 if
-    that is negative; it has no gradient. Without such sequences it is the mean over all of them: those that the policy
-    sampled itself estimate its divergence from the reference.
+    z0, the reference point, is the mean of z over the sequences of advantage 0, which serve only for this, or 0 if that
+    is negative; it has no gradient. Without such sequences it is the mean over all: sequences that the policy sampled
+    itself estimate its divergence from the reference.
     Source: KTO (arXiv 2402.01306) eq. 8; z0 of unrelated answers: sec. 4.1.
     """
     z_N, count_N = sum_within(_log_ratio(inputs), inputs, "episode")
@@ -133,7 +133,7 @@ def orpo_loss(inputs: LossInputs, *, beta: float) -> tuple[Tensor, LossMetrics]:
     ones_N = inputs.logprobs_N.new_ones(inputs.logprobs_N.shape)
     sums, counts = _sides(inputs.logprobs_N, inputs), _sides(ones_N, inputs)
     chosen_G, rejected_G = (
-        # a model that is sure of every token has infinite odds
+        # a sequence of probability 1 would have infinite odds
         (total_G / count_G).clamp(max=-1e-6)
         for total_G, count_G in ((sums.chosen_G, counts.chosen_G), (sums.rejected_G, counts.rejected_G))
     )
@@ -148,7 +148,7 @@ def _log_ratio(inputs: LossInputs) -> Tensor:
 
 
 def _sides(values_N: Tensor, inputs: LossInputs) -> _Sides:
-    """What the values come to on each side of each group."""
+    """The sums of the values over each side of each group."""
     assert inputs.groups_N is not None, "a rule that needs all tokens of a minibatch gets them"
     groups, group_N = inputs.groups_N.unique(return_inverse=True)  # type: ignore[no-untyped-call]
     side_N = (inputs.advantages_N < 0).long()

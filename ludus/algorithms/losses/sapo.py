@@ -1,4 +1,4 @@
-"""SAPO: a smooth gate in the place of the clip."""
+"""SAPO: a smooth gate instead of clipping."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 class SapoSettings(LeveledSettings):
-    """The further the ratio is from 1, the less a token moves; the temperature says how soon."""
+    """The gradient fades as the ratio moves away from 1; the temperature says how fast."""
 
     kind: Literal["sapo"] = "sapo"
     tau_positive: float = Field(default=1.0, gt=0)

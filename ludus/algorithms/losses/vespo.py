@@ -1,4 +1,4 @@
-"""VESPO: sequences are weighed smoothly by their importance, in the place of a clip."""
+"""VESPO: a smooth function of a sequence's importance weight instead of clipping."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from ludus.algorithms.metrics import sampling_metrics
 if TYPE_CHECKING:
     from torch import Tensor
 
-# Of a logarithm of an importance weight: what lies beyond is rounding, or a broken record.
+# Bounds of the log importance weight: what exceeds them is a rounding error or a broken record.
 _LOWEST, _HIGHEST = math.log(1e-8), 20.0
 
 
@@ -24,9 +24,9 @@ class VespoSettings(LeveledSettings):
     kind: Literal["vespo"] = "vespo"
     level: Level = "episode"
     power_positive: float = Field(default=2.0, ge=0)
-    """k where the advantage is not negative."""
+    """k where the advantage is 0 or more."""
     rate_positive: float = Field(default=3.0, ge=0)
-    """lambda there."""
+    """lambda where the advantage is 0 or more."""
     power_negative: float = Field(default=3.0, ge=0)
     rate_negative: float = Field(default=2.0, ge=0)
 
