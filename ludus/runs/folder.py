@@ -26,6 +26,13 @@ LOCK = "writer.lock"
 _CHECKSUM = "# CRC-32 of the lines below: "
 """Begins config.yaml: half of it would be a configuration, too. Who edits the file takes the line away."""
 _FIRST_LINE = re.compile(rf"{_CHECKSUM}([0-9a-f]{{8}})\n".encode())
+_SECRET = re.compile(
+    r"(?:.*_)?(?:(?:api|access|secret|private)_?key|(?:api|access|auth|bearer|hf)_?token|password|secret|headers)|token"
+)
+"""Names of values that let in who knows them; `api_key_env` names no more than a variable."""
+_IN_URL = re.compile(r"(://[^/\s:@]*:)[^/\s@]+(?=@)")
+HIDDEN = "…"
+"""In the place of a secret."""
 
 
 def is_begun(folder: Path) -> bool:
@@ -64,6 +71,20 @@ def read_config(folder: Path) -> dict[str, Any]:
     if not (known or isinstance(values.get("model"), dict)):
         raise UserError(f"{path.name} is damaged: it names no model")
     return values
+
+
+def without_secrets(value: Any, *, is_secret: bool = False) -> Any:
+    """The configuration as it may be shown to others: keys, passwords and headers are hidden, whoever they are for."""
+    if isinstance(value, dict):
+        return {
+            name: without_secrets(inner, is_secret=is_secret or _SECRET.fullmatch(str(name).lower()) is not None)
+            for name, inner in value.items()
+        }
+    if isinstance(value, list):
+        return [without_secrets(inner, is_secret=is_secret) for inner in value]
+    if not (isinstance(value, str) and value):
+        return value
+    return HIDDEN if is_secret else _IN_URL.sub(rf"\1{HIDDEN}", value)
 
 
 def read_summary(folder: Path) -> dict[str, Any] | None:

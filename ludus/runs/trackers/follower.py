@@ -27,7 +27,7 @@ from ludus.errors import LudusError
 from ludus.processes.files import hold, write_whole
 from ludus.runs.codec import decode_episode
 from ludus.runs.decoder import decoder_of
-from ludus.runs.folder import metrics_of, read_config
+from ludus.runs.folder import metrics_of, read_config, without_secrets
 from ludus.runs.report import report_page, report_text
 from ludus.runs.settings import TrackerName, TrackersSettings
 from ludus.runs.store import RunStore
@@ -229,7 +229,7 @@ def tracked_run(name: str, folder: Path, settings: TrackersSettings) -> TrackedR
     """The run in the folder, as trackers are given it."""
     config: dict[str, Any] = {}
     with contextlib.suppress(LudusError):
-        config = {key: value for key, value in read_config(folder).items() if key != "trackers"}  # headers hold keys
+        config = {key: value for key, value in without_secrets(read_config(folder)).items() if key != "trackers"}
     return TrackedRun(name, folder.absolute(), settings, config)
 
 

@@ -20,7 +20,7 @@ from ludus.algorithms.explain import explain_run
 from ludus.algorithms.settings import AlgorithmSettings
 from ludus.errors import UserError
 from ludus.runs.decoder import decoder_of
-from ludus.runs.folder import read_config
+from ludus.runs.folder import read_config, without_secrets
 from ludus.runs.forks import fork_examples
 from ludus.runs.store import RunStore
 from ludus.runs.tokens import StepTokens, path_of
@@ -107,7 +107,7 @@ class WatchedRun:
         return {
             **outline(self.folder, self.id),
             "can_sample": False,  # by itself it only reads
-            "config": config,
+            "config": without_secrets(config),
             "summary": self._store.summary(),
             "metrics": self.curves.names,
             "steps": self.curves.steps,
