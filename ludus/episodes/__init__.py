@@ -1,1 +1,1 @@
-"""One life of an episode: sessions opened, recorded exactly, rewarded and ended, and what they become in training."""
+"""The life of an episode: a session is opened, recorded exactly, rewarded, ended, and exported for training."""

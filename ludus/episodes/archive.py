@@ -1,7 +1,7 @@
-"""Where a session is kept: its turns and rewards before its end, its episode after.
+"""Archives, which keep sessions: turns and rewards while a session is open, its episode when it has ended.
 
 Knows: episodes, a run's folder.  Knows not: HTTP, keys, engines.
-Invariant: what was acknowledged is durable, as far as the archive is.
+Invariant: what was acknowledged to a client is as durable as the archive.
 """
 
 from __future__ import annotations
@@ -17,31 +17,31 @@ from ludus.types import Episode, Node, Turn
 
 
 class Archive(TurnSink, Protocol):
-    """Keeps sessions. `begin` and what is added are quick; the others may wait for a disk. From any thread.
+    """Keeps sessions. `begin` and the `add_…` methods are quick; others may wait for a disk. Called from any thread.
 
-    Raises UserError or BackendError where the disk refuses.
+    Raises UserError or BackendError if the disk cannot be written.
     """
 
     def begin(self, spec: SessionSpec, started_at: float) -> None:
         """A session was opened; the spec has its id."""
 
     def add_rewards(self, session_id: str, rewards: Mapping[str, float]) -> None:
-        """An open session was given rewards, by turn id; durable when it returns."""
+        """An open session was given rewards, by turn id. They are durable when this returns."""
 
     def keep(self, episode: Episode, spec: SessionSpec) -> None:
-        """A session has ended; durable when it returns."""
+        """A session has ended. Its episode is durable when this returns."""
 
     def forget(self, session_id: str) -> None:
-        """A session has ended of which nothing is kept."""
+        """A session has ended, and is not kept."""
 
     def has(self, session_id: str) -> bool:
-        """A session with this id has ended here."""
+        """Whether an ended session with this id is kept here."""
 
     def find(self, session_id: str) -> Episode | None:
         """The episode of an ended session. None: it is not here."""
 
     def change(self, episode: Episode) -> None:
-        """An ended session was given rewards. Raises AgentError where it is too late for them."""
+        """An ended session was given rewards. Raises AgentError if it is too late for them."""
 
 
 class RunArchive:
@@ -54,8 +54,8 @@ class RunArchive:
         step: Callable[[], int] | None = None,
         on_kept: Callable[[Episode, SessionSpec], None] | None = None,
     ) -> None:
-        """step: returns the training step that may use what ends now. None: the one that asked for it.
-        on_kept: called with each session that is kept, which no reward reaches from then on. None: nobody is."""
+        """step: returns the training step that may use sessions that end now. None: the step that asked for them.
+        on_kept: called with each kept session, which then accepts no more rewards. None: nothing is called."""
         self._store = store
         self._step = step
         self._on_kept = on_kept
@@ -105,7 +105,7 @@ class RunArchive:
 
 
 class MemoryArchive:
-    """An `Archive` that ends with the process, for programs that hold their sessions themselves."""
+    """An `Archive` in memory, for programs that need their sessions only while they run."""
 
     def __init__(self) -> None:
         self._episodes: dict[str, Episode] = {}

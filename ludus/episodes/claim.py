@@ -1,7 +1,7 @@
-"""Which recorded turns what was returned means: rows of tokens, and turns of several sessions by their ids.
+"""Maps what an agent returned to recorded turns: rows of tokens, or ids of turns of several sessions.
 
 Knows: the record, token ids.  Knows not: whose format it was.
-Invariant: what is trained is what was recorded. A row only says which of it, and what it is worth.
+Invariant: only recorded tokens are trained. A row only says which of them, and with what reward.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ from ludus.types import Node, SessionRecord, Turn
 
 @dataclass(frozen=True, slots=True)
 class TokenRow:
-    """One sequence as a trainer would be given it."""
+    """A sequence of tokens, as an agent that works on token ids returns it."""
 
     token_ids: Sequence[int]
     mask: Sequence[bool | int]
-    """Per token whether it is to be trained; such a token was sampled by the model."""
+    """For each token whether it is to be trained; it must then have been sampled by the model."""
     reward: Any = None
     """Of the whole row. None: it has none."""
 
@@ -42,8 +42,9 @@ class _Placed:
     start: int
     """Index of the first sampled token on the path from the root."""
     path: tuple[int, ...]
+    """Token ids from the root to the turn's end."""
     nodes: frozenset[int]
-    """Of the path."""
+    """The nodes on the path."""
 
 
 def claim_rows(
@@ -54,15 +55,15 @@ def claim_rows(
     metadata: Mapping[str, Any] | None = None,
     are_returns: bool = False,
 ) -> Result:
-    """What the rows say of the record: the reward of a row goes to the last turn in it, and from there back to the
-    turns that led to it; sampled tokens that no row marks are left out.
+    """The rows as a `Result`: the reward of a row is given to its last turn, from which credit goes back to the turns
+    that led to it; sampled tokens that no row marks are left out of training.
 
-    are_returns: the reward of a row is the return of every turn that it marks instead, and goes nowhere from there;
-    a turn that several rows mark gets their mean.
-    A row may end in the middle of an answer, and may begin with one turn's path and hold the next ones'. Of several
-    turns that sampled the same tokens after the same ones it holds one: that which led to the row's next turn, else
-    one that no other row holds.
-    Raises UserError for a marked token that is not the one that was sampled there.
+    are_returns: the reward of a row is instead the return of every turn that it marks, and credit goes no further; a
+    turn that several rows mark gets their mean.
+    A row may end in the middle of an answer, and may hold several turns of one path. If several turns sampled the same
+    tokens after the same prompt, a row holds only one of them: the one that led to the row's next turn, else one that
+    no other row holds.
+    Raises UserError if a marked token was not sampled at that place.
     """
     placed = _place(record)
     wanted: dict[str, set[int]] = {item.turn_id: set() for item in placed}
@@ -101,10 +102,10 @@ def _place(record: SessionRecord) -> list[_Placed]:
 
 
 def _held_turns(placed: Sequence[_Placed], rows: Sequence[TokenRow]) -> list[list[_Placed]]:
-    """The turns that each row holds, the first in it first; at most one begins at each of its tokens."""
+    """The turns that each row holds, in order; at most one begins at each of its tokens."""
     num_holding: Counter[str] = Counter()
     held: list[list[_Placed]] = [[] for _ in rows]
-    # The longest first: of turns that are equal, what follows one of them says which the row holds.
+    # The longest rows first: which of several equal turns a row holds is known from the turns that follow.
     for row_idx in sorted(range(len(rows)), key=lambda row_idx: -len(rows[row_idx].token_ids)):
         ids = tuple(rows[row_idx].token_ids)
         by_start: dict[int, list[_Placed]] = {}
@@ -124,12 +125,12 @@ def _held_turns(placed: Sequence[_Placed], rows: Sequence[TokenRow]) -> list[lis
 def _preference(
     item: _Placed, ids: tuple[int, ...], later: frozenset[int], num_holding: int
 ) -> tuple[bool, int, bool, int]:
-    """The least is what a row of `ids` holds; `later`: nodes on the paths of the turns behind it."""
+    """A sort key: a row of `ids` holds the turn with the smallest. later: nodes of its later turns."""
     return not item.nodes <= later, -min(len(ids), len(item.path)), len(item.path) > len(ids), num_holding
 
 
 def _mark(row: TokenRow, row_idx: int, held: Sequence[_Placed], wanted: Mapping[str, set[int]]) -> list[str]:
-    """The turns of which the row marks some token, which is wanted from now on."""
+    """The turns of which the row marks tokens; adds these tokens to `wanted`."""
     unexplained = {position for position, is_marked in enumerate(row.mask) if is_marked}
     touched: list[str] = []
     for item in held:
@@ -150,17 +151,17 @@ def _mark(row: TokenRow, row_idx: int, held: Sequence[_Placed], wanted: Mapping[
 
 @dataclass(frozen=True, slots=True)
 class SessionTurns:
-    """What of one session belongs to a trajectory."""
+    """The turns of one session that belong to a trajectory."""
 
     record: SessionRecord
     turn_ids: Collection[str] | None
-    """None: all of it."""
+    """None: all of them."""
 
 
 def join_records(record_id: str, parts: Sequence[SessionTurns]) -> SessionRecord:
-    """One record of what belongs together; paths, edges and order within each session stay.
+    """One record of the turns of several sessions; paths, edges and order within each session are kept.
 
-    Where a turn stays behind, its tokens are context of those that extend them, and edges pass over it.
+    The tokens of a turn that is left behind become context of the turns that extend them, and edges skip it.
     """
     nodes: list[Node] = []
     turns: list[Turn] = []

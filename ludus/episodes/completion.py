@@ -1,7 +1,7 @@
-"""One request in flight: its answers as they grow, those who wait for it, and the way to stop it.
+"""One request in flight: its growing answers, the clients that wait for it, and how it is stopped.
 
 Knows: event loops, listeners, tokens as they come.  Knows not: the session's graph, limits, how prompts are chosen.
-Invariant: a listener gets every delta once and in order, whenever it joined and on whichever loop it waits.
+Invariant: a listener gets every delta once and in order, no matter when it joined and on which event loop it waits.
 
     running ──(all answers recorded)──▶ settled: turns, or one error
        └────(stop: client_cancel · session_closed · failed · token_limit)──▶ engine aborts ──▶ settled, the rest kept
@@ -24,11 +24,11 @@ from ludus.text.parsers.base import Delta
 from ludus.types import AbortCause, Call, ChatRequest, Sampled, TokenChunk, Turn
 
 OnDelta = Callable[[int, Delta], None]
-"""Choice index and delta; called on the event loop of the request it belongs to; must not block."""
+"""Called with choice index and delta, on the event loop of the request; must not block."""
 
 OnStart = Callable[[tuple[str, ...], int], None]
-"""Ids of the turns that a request will become, in the order of its choices, and the tokens of their prompt; called
-before the first delta."""
+"""Called before the first delta with the ids of the turns that the request will become, in the order of its choices,
+and the number of tokens of their prompt."""
 
 StopCause = AbortCause | Literal["token_limit"]
 
@@ -45,26 +45,26 @@ class Choice:
         """Unix time in seconds. 0: there is no token yet."""
         self._chunks: list[TokenChunk] = []
         self._num_read = 0
-        """Chunks that went into the reply."""
+        """How many chunks were decoded into the reply."""
 
     def take(self, chunk: TokenChunk) -> None:
-        """Keeps these tokens; they are decoded when a listener wants deltas, or in the end."""
+        """Keep these tokens; they are decoded when a listener wants deltas, or at the end."""
         if not self._chunks:
             self.first_token_at = time.time()
         self._chunks.append(chunk)
 
     def read(self) -> list[Delta]:
-        """What the tokens that were not read yet add to the reply for certain."""
+        """Decode the tokens that were not decoded yet; the deltas that are certain."""
         token_ids = [token for chunk in self._chunks[self._num_read :] for token in chunk.token_ids]
         self._num_read = len(self._chunks)
         return self.reply.feed(token_ids) if token_ids else []
 
     def finish(self) -> list[Delta]:
-        """What was not read yet, and what was held back of the reply."""
+        """Decode the rest; the remaining deltas, those held back included."""
         return self.read() + self.reply.finish()
 
     def partial(self) -> Sampled:
-        """What has arrived so far, as an aborted sample."""
+        """The tokens so far, as an aborted sample."""
         return Sampled(
             token_ids=tuple(token for chunk in self._chunks for token in chunk.token_ids),
             logprobs=tuple(logprob for chunk in self._chunks for logprob in chunk.logprobs),
@@ -76,7 +76,7 @@ class Choice:
 
 @dataclass(eq=False)
 class Listener:
-    """One who waits for a completion, on an event loop of its own."""
+    """A request that waits for a completion, on its own event loop."""
 
     loop: asyncio.AbstractEventLoop
     on_delta: OnDelta | None
@@ -88,7 +88,7 @@ class Listener:
             self.call(self.on_delta, idx, delta)
 
     def call(self, function: Callable[..., object], *args: object) -> None:
-        """At once on the listener's own loop; there soon from any other."""
+        """Call at once if this is the listener's event loop; else have it called there soon."""
         if self.loop is _running_loop():
             function(*args)
         elif not self.loop.is_closed():
@@ -96,7 +96,7 @@ class Listener:
 
 
 class Completion:
-    """One request in flight. Its session's lock guards every method but `perform`."""
+    """One request in flight. Hold the session's lock for every method but `perform`."""
 
     def __init__(self, request: ChatRequest, prompt: Prompt, choices: Sequence[Choice], *, started_at: float) -> None:
         self.request = request
@@ -106,11 +106,11 @@ class Completion:
         self.stop_cause: StopCause | None = None
         self.error: Exception | None = None
         self.is_heard = False
-        """Somebody wants deltas as tokens come."""
+        """Some listener wants deltas as tokens come."""
         self._turns: dict[int, Turn] = {}
         self._loop = asyncio.get_running_loop()
         self._calls: tuple[Engine, asyncio.TaskGroup] | None = None
-        """Where the engine calls run. None: they have not begun, or have ended."""
+        """The engine and the tasks of the running calls. None: they have not begun, or have ended."""
         self._listeners: list[Listener] = []
         self._sent: list[tuple[int, Delta]] = []
 
@@ -126,9 +126,9 @@ class Completion:
     def join(
         self, on_start: OnStart | None = None, on_delta: OnDelta | None = None, *, is_live: bool = True
     ) -> Listener:
-        """A new listener, given all deltas so far; call it on the listener's event loop.
+        """A new listener, which gets all deltas so far. Call this on the listener's event loop.
 
-        is_live: deltas are sent as tokens come. False: they may wait for the end of the answer.
+        is_live: deltas are sent as tokens come. False: they may be sent at the end of the answer.
         """
         if on_start is not None:
             on_start(tuple(choice.call.id for choice in self.choices), len(self.prompt.ids))
@@ -140,7 +140,8 @@ class Completion:
         return listener
 
     def leave(self, listener: Listener) -> bool:
-        """Whether nobody waits any more and the completion is being stopped; the listener is sent nothing more."""
+        """Send this listener nothing more. Returns whether it was the last one, so that the completion is being
+        stopped."""
         listener.has_left = True
         if all(other.has_left for other in self._listeners):
             self.stop("client_cancel")
@@ -157,20 +158,20 @@ class Completion:
         self._turns[idx] = turn
 
     def stop(self, cause: StopCause) -> None:
-        """Asks for the engine calls to be aborted; the first cause stays. From any thread."""
+        """Have the engine calls aborted. If called again, the first cause is kept. From any thread."""
         if self.stop_cause is None:
             self.stop_cause = cause
             if not self._loop.is_closed():
                 self._loop.call_soon_threadsafe(self._abort)
 
     def fail(self, error: Exception) -> None:
-        """One answer failed: the others are stopped, and this is what the request raises."""
+        """One answer failed: stop the others. The request raises the first such error."""
         if self.error is None:
             self.error = error
         self.stop("failed")
 
     def settle(self) -> None:
-        """Everything is recorded that will be: those who wait go on."""
+        """Everything is recorded: wake the listeners."""
         if self.error is None and len(self._turns) < len(self.choices):
             self.error = BackendError("the engine ended the call before its first token; send the request again")
         for listener in self._listeners:
@@ -183,15 +184,16 @@ class Completion:
         record: Callable[[Choice, Sampled], None],
         recalled: Callable[[Call], Sampled | None] = lambda _: None,
     ) -> None:
-        """Has the engine sample all choices at once; each goes to `record` once, whole or as far as it came.
+        """Have the engine sample all choices at once. `record` is called once for each, with all its tokens or those
+        that came.
 
-        recalled: what was sampled for a call before. None: the engine is asked.
+        recalled: the answer that was sampled for this call earlier. None: there is none, and the engine is called.
         """
 
         def guarded(choice: Choice, chunk: TokenChunk) -> None:
             try:
                 take(choice, chunk)
-            except Exception as error:  # the boundary to the engine: a listener must not end its loop
+            except Exception as error:  # the boundary to the engine: a listener's error must not end the engine's loop
                 self.fail(error)
 
         async def sample(choice: Choice) -> None:
@@ -203,7 +205,7 @@ class Completion:
                     else:
                         guarded(choice, TokenChunk(sampled.token_ids, sampled.logprobs, sampled.versions))
                     record(choice, sampled)
-            except Exception as error:  # the same boundary: whatever the engine raises ends this request, and no other
+            except Exception as error:  # the same boundary: an engine's error ends this request only
                 self.fail(error)
             finally:
                 if not choice.is_recorded:
@@ -213,7 +215,7 @@ class Completion:
         async with asyncio.TaskGroup() as tasks:
             self._calls = (engine, tasks)
             try:
-                # a task for each but one: most requests have one choice, and a task costs as much as some tokens
+                # the first needs no task: most requests have one choice, and a task costs as much as some tokens
                 waiting = [tasks.create_task(sample(choice)) for choice in others]
                 await sample(first)
                 await asyncio.gather(*waiting)
@@ -221,7 +223,7 @@ class Completion:
                 self._calls = None
 
     def _abort(self) -> None:
-        """Ends the engine calls in flight; one that begins later sees that the completion is stopped."""
+        """Abort the running engine calls; those that have not begun see that the completion is stopped."""
         if self._calls is not None:
             engine, tasks = self._calls
             for choice in self.choices:

@@ -1,21 +1,22 @@
-"""Which earlier turn a request follows, decided on messages alone.
+"""Decides which earlier turn a request follows, from messages alone.
 
 Knows: messages, replies, agents' tags.  Knows not: token ids, text.
 
-Messages are compared without reasoning, without space around the content and without the ids of tool calls, the
-arguments of calls as JSON values. The turn is, in this order,
+Messages are compared without reasoning, without space around the content and without the ids of tool calls; arguments
+of calls are compared as JSON values. A request follows, in this order,
 
-    the one whose reply stands furthest down the request's messages:
-        after exactly the messages that it answered                    (exact)
-        in other words, but where that turn's reply belongs            (an edited reply)
+    the turn whose reply is furthest down the request's messages:
+        after exactly the messages that the turn answered              (exact)
+        in other words, at the place of that turn's reply              (an edited reply)
         in the same words, after other messages                        (history edited or dropped before it)
-    what the same messages followed when they were asked before        (a second sample is no consequence)
-    the one whose open tool call this sub-agent serves
-    where all that the same agent does comes together: its last turn, or that from which what it does at once went out
+    the turn that an earlier request with the same messages followed   (a second sample follows the same turn)
+    the turn whose open tool call this sub-agent serves
+    the last turn that everything the same agent does has in common: its last turn, or, if it makes several calls at
+    once, the turn before them
 
-Where several fit equally well, one of the same agent wins, then one whose reply is equal in every field, then the
-least followed, then the one that was asked last. A turn counts from when it was asked: nothing here depends on which
-of several that ran at once was answered first.
+Of several that fit equally well, one of the same agent comes first, then one whose reply is equal in every field, then
+the one with the fewest followers, then the one that was asked last. A turn counts from when it was asked, so nothing
+depends on which of several concurrent turns was answered first.
 """
 
 from __future__ import annotations
@@ -30,8 +31,8 @@ from ludus.text.prefix_memo import PrefixMemo
 from ludus.types import Message, ToolCall, Turn
 
 _Key = tuple[object, ...]
-_START = 0  # the conversation before its first message
-_MIN_SHOWN_CHARS = 4  # shorter arguments ("7", "yes") turn up in messages by chance
+_START = 0  # number of the empty conversation
+_MIN_SHOWN_CHARS = 4  # shorter arguments ("7", "yes") occur in messages by chance
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,29 +40,29 @@ class TurnMatch:
     """Where a request belongs in its session."""
 
     follows: Turn | None
-    """The turn whose consequence the request is. None: a root of credit."""
+    """The turn that the request follows. None: it is a root of credit."""
     exact: bool
     """The messages begin with those of `follows` and its reply."""
 
 
 class MessageNode(NamedTuple):
-    """One message of a conversation that was entered."""
+    """A message in the tree of conversations."""
 
     message: Message
-    """One object for all equal messages of the session."""
+    """The same object for all equal messages of the session."""
     key: _Key
     at: int
-    """The conversation up to and with the message."""
+    """Number of the conversation that ends with this message."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Asked:
-    """A turn from when it was asked."""
+    """A turn from the moment it was asked."""
 
     agent: str
     follows: str | None
     serves: bool
-    """It was asked while a call of the turn that it follows was open."""
+    """It was asked while a tool call of the turn that it follows was open."""
     ordinal: int
 
 
@@ -71,27 +72,27 @@ class Conversations:
     def __init__(self) -> None:
         self._turns: dict[str, Turn] = {}
         self._asked: dict[str, _Asked] = {}
-        """By turn, answered or not."""
+        """By turn id, answered or not."""
         self._num_asked = 0
         self._followed_at: dict[int, str | None] = {}
-        """What the turn follows that was asked last with a conversation."""
-        self._steps: dict[tuple[int, _Key], int] = {}
-        self._asked_at: dict[int, list[Turn]] = {}  # by the conversation that was sent
+        """By conversation: the turn that the last request with it followed."""
+        self._steps: dict[tuple[int, _Key], int] = {}  # conversation and next message -> conversation
+        self._asked_at: dict[int, list[Turn]] = {}  # by the conversation of the request
         self._ended_at: dict[int, list[Turn]] = {}  # by that conversation with the reply
-        self._replied: dict[_Key, list[Turn]] = {}
-        self._open_at: dict[int, list[str]] = {}  # by that too, as long as no later turn goes on with it
-        self._answered: set[str] = set()  # turns whose conversation a later turn goes on with
+        self._replied: dict[_Key, list[Turn]] = {}  # by the reply
+        self._open_at: dict[int, list[str]] = {}  # by conversation with reply, until a later turn continues it
+        self._answered: set[str] = set()  # turns whose conversation a later turn continues
         self._lengths = [0]  # of each conversation, in messages
         self._num_followers: Counter[str] = Counter()
         self._interned: dict[Message, Message] = {}
         self._entered: PrefixMemo[Message, MessageNode] = PrefixMemo()
 
     def intern(self, message: Message) -> Message:
-        """The one object that stands for all equal messages of the session."""
+        """The one object that represents all equal messages of the session."""
         return self._interned.setdefault(message, message)
 
     def enter(self, messages: Sequence[Message]) -> list[MessageNode]:
-        """The way of a conversation through the tree, which has it from now on."""
+        """Add a conversation to the tree; returns its path."""
         steps = self._entered.known(messages)
         at = steps[-1].at if steps else _START
         for message in messages[len(steps) :]:
@@ -102,7 +103,7 @@ class Conversations:
         return steps
 
     def begin(self, turn_id: str, asked: Sequence[MessageNode], agent: str, follows: str | None) -> None:
-        """A turn is asked; `add` or `drop` says what became of it. asked: what `enter` made of its messages."""
+        """A turn is asked; later `add` or `drop` is called for it. asked: what `enter` returned for its messages."""
         self._answer(asked)
         self._followed_at[asked[-1].at if asked else _START] = follows
         serves = follows is not None and follows not in self._answered and bool(self._turns[follows].reply.tool_calls)
@@ -112,17 +113,17 @@ class Conversations:
             self._num_followers[follows] += 1
 
     def drop(self, turn_id: str) -> None:
-        """What was asked has no answer."""
+        """The turn has no answer."""
         follows = self._asked.pop(turn_id).follows
         if follows is not None:
             self._num_followers[follows] -= 1
 
     def break_off(self, turn: Turn) -> None:
-        """An answered turn, whose answer reached nobody."""
+        """Replace an answered turn whose answer reached no client."""
         self._turns[turn.id] = turn
 
     def add(self, turn: Turn, asked: Sequence[MessageNode]) -> None:
-        """A turn is answered. asked: what `enter` made of its messages."""
+        """A turn is answered. asked: what `enter` returned for its messages."""
         if turn.id not in self._asked:
             self.begin(turn.id, asked, turn.agent, turn.follows)
         at = asked[-1].at if asked else _START
@@ -157,11 +158,11 @@ class Conversations:
         return TurnMatch(self._caller(messages, agent) or self._joined(agent), exact=False)
 
     def _caller(self, messages: Sequence[Message], agent: str) -> Turn | None:
-        """The turn, asked last, with an open tool call that a new conversation of this agent may serve.
+        """The last-asked turn with an open tool call that a new conversation of this agent may serve.
 
-        A call whose task shows in the messages comes first, once for each call. Without such a sign the caller must
-        descend from no turn of the same agent, for an agent that starts afresh with every request looks the same, and
-        be the one thing that its own agent does.
+        A call whose arguments occur in the messages comes first, at most once for each call. Without such a sign the
+        caller must not descend from a turn of the same agent (an agent that starts afresh with every request looks just
+        the same), and must be the only thing that its own agent is doing.
         """
         open_turns = [turn for turn in self._turns.values() if turn.reply.tool_calls and turn.id not in self._answered]
         open_turns.sort(key=lambda turn: -self._asked[turn.id].ordinal)
@@ -173,9 +174,10 @@ class Conversations:
         return next((turn for turn in strangers if self._joined(turn.agent) is turn), None)
 
     def _joined(self, agent: str) -> Turn | None:
-        """The last turn that all that the agent does has in common; what served a call that has its answer is over.
+        """The last turn that everything the agent does has in common, leaving out turns that served a tool call which
+        has its answer.
 
-        An answer that was broken off counts as if it had not been asked for, one on its way as if it were there.
+        Aborted turns are ignored; turns that are not answered yet count.
         """
         done = [turn for turn in self._turns.values() if turn.agent == agent and turn.sampled.stop_reason != "abort"]
         begun = [each for turn_id, each in self._asked.items() if each.agent == agent and turn_id not in self._turns]
@@ -190,19 +192,20 @@ class Conversations:
         return next((self._turns[turn_id] for turn_id in lines[0] if turn_id in common), None) if lines else None
 
     def _is_over(self, turn: Turn) -> bool:
-        """It served a call that has its answer."""
+        """Whether it, or a turn before it, served a tool call that has its answer."""
         return any(self._asked[each.id].serves and each.follows in self._answered for each in self._line(turn.id))
 
     def _line(self, turn_id: str | None) -> Iterator[Turn]:
-        """The turn, the one that it follows, and so on."""
+        """The turn, the turn that it follows, and so on."""
         while turn_id is not None:
             yield self._turns[turn_id]
             turn_id = self._turns[turn_id].follows
 
     def _walk(self, entered: Sequence[int], keys: Sequence[_Key]) -> list[int]:
-        """The known conversations that messages with these keys go through: before the first, after it, and so on.
+        """The conversations in the tree that messages with these keys pass: before the first message, after it, and so
+        on.
 
-        entered: those after the first messages, as far as they were entered together.
+        entered: the first of these, if they are known already.
         """
         walked = [_START, *entered]
         for key in keys[len(entered) :]:
@@ -219,14 +222,14 @@ class Conversations:
         return known
 
     def _answer(self, asked: Sequence[MessageNode]) -> None:
-        """Notes the turns whose conversation is the beginning of this one."""
+        """Mark the turns whose conversation this one continues."""
         for at in list(self._open_at):
             length = self._lengths[at]
             if length <= len(asked) and asked[length - 1].at == at:
                 self._answered.update(self._open_at.pop(at))
 
     def _best(self, turns: Sequence[Turn], echoed: Message, agent: str) -> Turn:
-        """Of several that say the same one that reached its agent comes before one that was broken off."""
+        """The best of several turns with the same reply; a whole answer comes before an aborted one."""
 
         def rank(turn: Turn) -> tuple[bool, bool, bool, int, int]:
             is_whole, followers = turn.sampled.stop_reason != "abort", self._num_followers[turn.id]
@@ -236,13 +239,13 @@ class Conversations:
 
 
 def message_key(message: Message) -> _Key:
-    """What a message says in whatever form a client sends it again: equal for equal ones."""
+    """A key that is equal for messages that say the same, in whichever form a client sends them back."""
     calls = tuple([(call.name, json.dumps(_loaded(call.arguments), sort_keys=True)) for call in message.tool_calls])
     return message.role, (message.content or "").strip(), calls, message.name
 
 
 def _loaded(arguments: str) -> Any:
-    """The arguments as a JSON value; as the text that they are if they are none."""
+    """The arguments as a JSON value; as text if they are not JSON."""
     try:
         return json.loads(arguments, parse_float=_number)
     except (ValueError, RecursionError):
@@ -250,13 +253,13 @@ def _loaded(arguments: str) -> Any:
 
 
 def _number(text: str) -> float:
-    """Equal numbers as equal objects: clients in other languages send 6.0 back as 6."""
+    """Whole numbers as int: clients in other languages send 6.0 back as 6."""
     number = float(text)
     return int(number) if number.is_integer() else number
 
 
 def _task_shows(calls: Iterable[ToolCall], messages: Sequence[Message]) -> bool:
-    """A text among the calls' arguments stands in the messages: what a caller told its sub-agent to do."""
+    """Whether a text among the calls' arguments, such as a task for a sub-agent, occurs in the messages."""
     texts = [text for call in calls for text in _texts(_loaded(call.arguments))]
     return any(text in (message.content or "") for text in texts for message in messages)
 

@@ -1,6 +1,6 @@
-"""What a session has come to: its Episode, which is made here and nowhere else.
+"""Makes the Episode of a session that has ended. Nothing else makes one.
 
-Knows: the record, what was given for it, how it ended.  Knows not: who keeps it, who trains on it.
+Knows: the record, the rewards, how the session ended.  Knows not: who keeps it, who trains on it.
 """
 
 from __future__ import annotations
@@ -31,10 +31,10 @@ def finish(
     metrics: Mapping[str, float] = NO_METRICS,
     spans: tuple[Span, ...] = (),
 ) -> Episode:
-    """The episode of a session that ends now. What is wrong with a reward is its outcome.
+    """The episode of a session that ends now. If a reward is wrong, that is its outcome.
 
-    sheet: the rewards that were given before its end. None: there were none.  refused: codes of the errors with which
-    its requests were refused.  metrics: those that the agent returned come before them.
+    sheet: rewards given before the end. None: there were none.  refused: codes of errors with which its requests were
+    refused.  metrics: those that the agent returned take precedence.
     """
     given, wrong = Given(), None
     if isinstance(ending, Returned):
@@ -73,14 +73,14 @@ def finish(
 
 
 def rewarded_late(episode: Episode, value: object) -> Episode:
-    """The episode once it is given a reward after its end, as `RewardSheet.add` takes it; a number takes the place of
-    every reward on its leaves."""
+    """The episode with a reward that was given after its end, as for `RewardSheet.add`; a number replaces all rewards
+    of its leaves."""
     late = RewardSheet()
     new = late.add(value, episode.session.turns)
     kept = {turn_id: reward for turn_id, reward in episode.rewards.items() if turn_id not in new}
     before = episode.reward if len(kept) == len(episode.rewards) else math.fsum(kept.values())
     outcome = episode.outcome
-    if outcome.kind == "timeout":  # nobody had said how it went
+    if outcome.kind == "timeout":  # it had ended without a reward
         outcome = Outcome("truncated", outcome.reason)
     reward = math.fsum((before or 0.0, late.whole or 0.0))
     return replace(episode, rewards={**episode.rewards, **new}, reward=reward, outcome=outcome)

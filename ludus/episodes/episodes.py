@@ -1,8 +1,8 @@
-"""Sessions from their opening to the episode they become: opened, found, rewarded, ended, expired.
+"""Manages sessions until they are episodes: opens, finds, rewards, ends and expires them.
 
 Knows: sessions, keys, rewards, idleness.  Knows not: HTTP, agents, who trains on the episodes.
-Invariants: every session with a turn becomes one episode, whoever ended it and why; a reward that was acknowledged is
-in it; nothing else opens sessions of a model and keeps what they become.
+Invariants: every session with a turn becomes one episode, whoever ends it and why; the episode has every reward that
+was acknowledged; nothing else opens and keeps sessions of a model.
 
     open ──(requests, rewards)──▶ open ──▶ ended: by its owner · idle · its key got a new session · all were closed
 """
@@ -32,12 +32,12 @@ from ludus.types import Episode, SessionRecord, Span
 
 logger = logging.getLogger(__name__)
 
-IDLE_S = 3600.0  # a person who tries a model comes back to a conversation within the hour, or begins another
-# What sessions opened by any key may hold in memory: a turn of 1000 tokens takes some 50 kB.
+IDLE_S = 3600.0  # somebody who tries a model comes back to a conversation within the hour, or begins another
+# Bounds the memory of sessions that unknown keys opened: a turn of 1000 tokens takes some 50 kB.
 MAX_OPEN_SESSIONS = 1024
 MAX_OPEN_TURNS = 1024
-MAX_ENDED = 4096  # ended sessions whose keys are still known, so that their owners may reward them and read them
-SWEEPS = 4  # looks at idleness in the time that a session may be idle: it ends at most a quarter later
+MAX_ENDED = 4096  # ended sessions whose keys are still known, so that their owners can reward and read them
+SWEEPS = 4  # checks within the time that a session may be idle, so that it ends at most a quarter of that late
 MOST_SECONDS_BETWEEN_SWEEPS = 30.0
 _UNNAMED = SessionSpec()
 _BY_KEY = SessionSpec(most_turns=MAX_OPEN_TURNS)
@@ -56,9 +56,11 @@ class Episodes:
         most_by_key: int | None = MAX_OPEN_SESSIONS,
         fit: Callable[[SessionSpec], SessionSpec] = lambda spec: spec,
     ) -> None:
-        """archive: None: episodes are only returned.  keys: None: its own.  idle_s: a session that nobody asks for so
-        long is ended. None: none is.  most_by_key: open at once of those that unknown keys opened; beyond that the
-        longest unused one ends. None: no bound.  fit: what is made of a spec, which has its id, before it is opened.
+        """archive: None: episodes are only returned.  keys: None: its own.
+        idle_s: sessions that get no request for so long are ended. None: none are.
+        most_by_key: at most so many sessions opened by unknown keys are open at once; then the least recently used one
+        ends. None: no bound.
+        fit: changes the spec of a session, which has its id, before it is opened.
         """
         self.archive = archive
         self.keys = SessionKeys() if keys is None else keys
@@ -67,12 +69,12 @@ class Episodes:
         self._most_by_key = most_by_key
         self._fit = fit
         self._lock = threading.Lock()
-        """Guards what stands below; held for a moment."""
+        """Guards the fields below; never held for long."""
         self._open: dict[str, Handle] = {}
         self._retired: list[Handle] = []
-        """Sessions whose key has got another one; they end at the next sweep."""
+        """Sessions whose key was given another session; they end at the next sweep."""
         self._ended: OrderedDict[bytes, str] = OrderedDict()
-        """Ids by the digests of their keys, of the latest that have ended; the first to be forgotten comes first."""
+        """Ids of the latest ended sessions by the digests of their keys, the oldest first."""
         self._changing = threading.Lock()
         """Held while an ended session is rewarded."""
 
@@ -94,19 +96,19 @@ class Episodes:
     def open(self, spec: SessionSpec = _UNNAMED, *, key: str | None = None) -> tuple[Handle, str]:
         """A new session and its key. Raises AgentError 409 if one with its id is open.
 
-        An id that the archive knows may be given again: an episode that was broken off is played once more.
+        The id may be one that the archive knows: an episode that was broken off is played again.
         """
         key = new_key() if key is None else key
         return self._hold(spec, key, is_given=True), key
 
     async def open_new(self, spec: SessionSpec) -> tuple[Handle, str]:
-        """The same, where an id that was ever given is none any more. Raises AgentError 409."""
+        """As `open`, but raises AgentError 409 also for the id of a session that has ended."""
         if spec.id is not None and self.archive is not None and await asyncio.to_thread(self.archive.has, spec.id):
             raise _taken(spec.id)
         return self.open(spec)
 
     def open_for_key(self, key: str, spec: SessionSpec = _BY_KEY) -> Handle:
-        """A new session that this key names from now on; '' names none. One that it named before ends."""
+        """A new session for this key; '' is no key. The session that the key named before ends."""
         known = self.keys.get(key) if key else None
         if known is not None and not known.is_given:
             self._retire(known)
@@ -116,20 +118,20 @@ class Episodes:
         return self._hold(spec, key or new_key(), is_given=False)
 
     def find(self, session_id: str) -> Handle | None:
-        """None: there is no such session, or it has ended."""
+        """The open session of this id. None: there is none, or it has ended."""
         return self._open.get(session_id)
 
     def by_key(self, key: str) -> str | None:
-        """The id of the session whose key this is, ended or not. None: no session has it, or it ended long ago."""
+        """The id of the session with this key, open or ended. None: there is none, or it ended long ago."""
         handle = self.keys.get(key)
         return self._ended.get(digest(key)) if handle is None else handle.id
 
     # ---- rewards
 
     def reward(self, session_id: str, value: object) -> dict[str, float]:
-        """The session's rewards by turn id after giving it this one, as `RewardSheet.add` takes it.
+        """Give a session a reward, as for `RewardSheet.add`; returns all its rewards by turn id.
 
-        May wait for a disk. An ended session is rewarded in the archive. Raises AgentError for a turn or a session that
+        May wait for a disk. An ended session is rewarded in the archive. Raises AgentError if the turn or the session
         does not exist.
         """
         handle = self.find(session_id)
@@ -142,12 +144,12 @@ class Episodes:
                     return handle.rewards.by_turn
         with self._changing:
             changed = rewarded_late(self.episode(session_id), value)
-            assert self.archive is not None, "it has the episode"
+            assert self.archive is not None, "the episode was found in it"
             self.archive.change(changed)
             return dict(changed.rewards)
 
     def episode(self, session_id: str) -> Episode:
-        """Of an ended session, from the archive. Raises AgentError 404."""
+        """The episode of an ended session, from the archive. Raises AgentError 404."""
         episode = None if self.archive is None else self.archive.find(session_id)
         if episode is None:
             raise AgentError(f"there is no session {session_id!r}", status=404, code="session_not_found")
@@ -167,9 +169,9 @@ class Episodes:
         metrics: Mapping[str, float] = NO_METRICS,
         spans: tuple[Span, ...] = (),
     ) -> Episode:
-        """The episode, kept; the session takes no more requests. Ending twice gives the same one.
+        """End a session and keep its episode. Ending it again returns the same episode.
 
-        Where it cannot be kept, the session is there still, closed, and may be ended again.
+        If the episode cannot be kept, the session stays, closed, and can be ended again.
         """
         if handle.episode is None:
             record = await handle.session.aclose(_reason(ending))
@@ -183,7 +185,7 @@ class Episodes:
         return handle.episode
 
     async def expire(self) -> None:
-        """Ends the sessions that were not asked for too long, and those whose key has got another."""
+        """End sessions that were idle for too long, and those whose key was given another session."""
         for handle in tuple(self._retired):
             await self.end(handle, Reported("ok", "its key was given a new session"))
         if self._idle_s is None:
@@ -194,17 +196,17 @@ class Episodes:
                 await self.end(handle, Idle(self._idle_s))
 
     async def sweep(self) -> None:
-        """Expires what is idle from time to time, until cancelled."""
+        """Call `expire` from time to time, until cancelled."""
         idle_s = MOST_SECONDS_BETWEEN_SWEEPS if self._idle_s is None else self._idle_s / SWEEPS
         while True:
             await asyncio.sleep(min(idle_s, MOST_SECONDS_BETWEEN_SWEEPS))
             try:
                 await self.expire()
-            except LudusError:  # a disk that is full now: the sessions are there still, and the next time may do
+            except LudusError:  # such as a full disk: the sessions are still there, and are tried again next time
                 logger.exception("sessions.save_failed")
 
     async def aclose(self, reason: str) -> None:
-        """Ends every open session."""
+        """End every open session."""
         await self.expire()
         for handle in self.open_sessions:
             await self.end(handle, Closed(reason))
@@ -214,7 +216,7 @@ class Episodes:
     def _hold(self, spec: SessionSpec, key: str, *, is_given: bool) -> Handle:
         made = f"{'s' if is_given else 'open'}-{uuid.uuid4().hex[:16]}"
         spec = self._fit(spec if spec.id is not None else replace(spec, id=made))
-        assert spec.id is not None, "it was given one"
+        assert spec.id is not None, "one was made"
         session = self._recorder.open(spec, sink=self.archive)
         handle = Handle(session, is_given, opened_at=time.time())
         with self._lock:
@@ -226,7 +228,7 @@ class Episodes:
         return handle
 
     def _retire(self, handle: Handle) -> None:
-        """Its key is free at once; it ends at the next sweep, since ending may wait and this must not."""
+        """Free the session's key now, and have it ended by the next sweep: ending may wait, and this must not."""
         self.keys.release(handle)
         with self._lock:
             if self._open.get(handle.id) is handle:
@@ -253,13 +255,13 @@ class Episodes:
         )
 
     def _keep(self, handle: Handle, record: SessionRecord, finished: Callable[[], Episode]) -> None:
-        """Once, also where who waited for it was cancelled and the session is ended again."""
+        """Make and keep the episode, once, even if the session is ended again after a cancellation."""
         with handle.lock:
             if handle.episode is None:
                 episode = finished()
                 if self.archive is not None and (handle.is_given or record.turns):
                     self.archive.keep(episode, handle.spec)
-                elif self.archive is not None:  # nobody knows of it
+                elif self.archive is not None:  # opened by an unknown key, and never used
                     self.archive.forget(handle.id)
                 handle.episode = episode
                 outcome = episode.outcome
@@ -279,7 +281,7 @@ class Episodes:
 
 
 def _reason(ending: Ending) -> str:
-    """Why the session is closed, as its clients read it."""
+    """Why the session is closed, in words for its clients."""
     match ending:
         case Reported(reason=reason) | Closed(reason) | Cancelled(reason) | Lost(reason) if reason:
             return reason

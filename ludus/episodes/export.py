@@ -1,8 +1,8 @@
-"""A finished session and its turns' credit turned into training sequences and a ledger.
+"""Turns a finished session and the credit of its turns into training sequences and a ledger.
 
 Knows: the token graph, advantages, reasons to mask.  Knows not: rewards, text, rows.
 Invariants: every sampled token is a target of exactly one sequence or is counted under one reason; both styles
-train the same tokens after the same tokens, so after packing their gradients are equal.
+train the same tokens after the same context, so after packing their gradients are equal.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ _NOTHING: Mapping[str, Sequence[int]] = {}
 
 @dataclass(frozen=True, slots=True)
 class TurnCredit:
-    """What the loss makes of a turn: an advantage, or the reason why it is not trained. Exactly one is set."""
+    """The credit of a turn: an advantage, or the reason why it is not trained. Exactly one is set."""
 
     advantage: float | TokenAdvantages | None
-    """Of all its tokens alike, or of each that can be trained."""
+    """One for all its tokens, or one for each trainable token."""
     mask: MaskReason | None
 
     def __post_init__(self) -> None:
@@ -40,38 +40,38 @@ class TurnCredit:
 
     @property
     def mean(self) -> float | None:
-        """Of the advantages of its tokens. None: it is masked."""
+        """The mean advantage of its tokens. None: it is masked."""
         return self.advantage.mean if isinstance(self.advantage, TokenAdvantages) else self.advantage
 
     @property
     def teaches(self) -> bool:
-        """A token of it has an advantage other than 0."""
+        """Whether a token of it has an advantage other than 0."""
         return any(self.advantage.advantages) if isinstance(self.advantage, TokenAdvantages) else bool(self.advantage)
 
 
 @dataclass(frozen=True, slots=True)
 class Numbers:
-    """Of an episode, of its first turn, and of its group, among those of its batch."""
+    """The numbers of an episode, its first turn, and its group, in their batch."""
 
     episode: int = 0
     first_turn: int = 0
     group: int = 0
 
     def after(self, record: SessionRecord) -> Numbers:
-        """Of the next episode."""
+        """The numbers of the next episode; the caller sets its group."""
         return Numbers(self.episode + 1, self.first_turn + len(record.turns))
 
 
 @dataclass(frozen=True, slots=True)
 class TokenBounds:
-    """Which sampled tokens can be trained whatever their credit; None, for each of them: no bound."""
+    """Which sampled tokens can be trained, whatever their credit. None, for each field: no bound."""
 
     stale_before: int | None = None
-    """Tokens sampled by an older version are masked."""
+    """Tokens sampled by an older version than this are masked."""
     max_tokens: int | None = None
-    """So are tokens further down their path."""
+    """Tokens beyond this position on their path are masked."""
     whole_answers: bool = False
-    """So are all tokens of an answer that was cut off at its longest length."""
+    """Answers that were cut off at the maximum length are masked."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,17 +79,16 @@ class Exported:
     sequences: tuple[TrainSequence, ...]
     ledger: Ledger
     places: Mapping[str, tuple[int, ...]]
-    """By turn id the places, among the tokens that it sampled, of those that are trained; turns without any are left
-    out."""
+    """By turn id: the indices of its trained tokens among those it sampled; turns without any are left out."""
 
 
 @dataclass(frozen=True, slots=True)
 class _TrainedTurn:
-    """The part of a turn that is trained; it has at least one token."""
+    """The trained part of a turn; it has at least one token."""
 
     turn: Turn
     index: int
-    """Among the turns of its episode."""
+    """Its index among the turns of its episode."""
     credit: TokenAdvantages
     """Of the chosen tokens."""
     start: int
@@ -109,12 +108,12 @@ def export_session(
     numbers: Numbers = Numbers(),
     origin: int = OWN,
 ) -> Exported:
-    """Training sequences of `record`, every trained token with `weight`, and where its other tokens went.
+    """Training sequences of `record`, in which every trained token has `weight`, and the ledger of all its tokens.
 
     credit: one entry for each turn of the record.
-    style: `individual` makes a sequence of each turn, `concat` one of each path from the root to a leaf, where
+    style: `individual` makes a sequence of each turn; `concat` makes one of each path from the root to a leaf, and
     tokens on several paths are trained in the first.
-    left_out: masked besides are these indices among the sampled tokens of a turn, by its id.
+    left_out: indices of further sampled tokens to mask, by turn id.
     numbers: of the episode, its first turn and its group in their batch.
     origin: of its tokens.
     Raises InternalError if a turn has no credit, or the ledger does not balance.
@@ -125,7 +124,7 @@ def export_session(
     chains = ((turn,) for turn in turns) if style == "individual" else record.chains(turns)
     items = ([by_node[turn.node] for turn in chain] for chain in chains)
     sequences = tuple(_sequence(record, chain, weight, numbers, origin) for chain in items)
-    # Counted in what leaves here, so that a token which a style lost or repeated cannot balance.
+    # Counted from the sequences themselves, so that a token which a style lost or repeated shows.
     ledger = Ledger(record.num_sampled_tokens, sum(len(item.target_idx) for item in sequences), masked)
     ledger.check()
     return Exported(sequences, ledger, _places(trained))
@@ -152,7 +151,7 @@ def _account(
     bounds: TokenBounds,
     left_out: Mapping[str, Sequence[int]],
 ) -> tuple[list[_TrainedTurn], dict[MaskReason, int]]:
-    """The trained part of every turn that has one, and the count of all other sampled tokens by reason."""
+    """The trained part of every turn that has one, and the number of all other sampled tokens by reason."""
     ends = record.path_lengths()
     trained: list[_TrainedTurn] = []
     masked: Counter[MaskReason] = Counter()
@@ -186,7 +185,7 @@ def _account(
 
 
 def _by_token(advantage: float | TokenAdvantages, chosen: Sequence[int], turn: Turn) -> TokenAdvantages:
-    """Of each chosen token."""
+    """The advantage of each chosen token."""
     if not isinstance(advantage, TokenAdvantages):
         return TokenAdvantages((advantage,) * len(chosen))
     if len(advantage.advantages) != len(chosen):
@@ -196,7 +195,7 @@ def _by_token(advantage: float | TokenAdvantages, chosen: Sequence[int], turn: T
 
 
 def _turn_mask(turn: Turn, bounds: TokenBounds) -> MaskReason | None:
-    """Why nothing of this turn can be trained whatever its credit. None: it can."""
+    """Why nothing of this turn can be trained, whatever its credit. None: it can."""
     if turn.sampled.stop_reason == "abort":
         return "aborted"
     if bounds.whole_answers and turn.sampled.stop_reason == "length":
@@ -209,9 +208,10 @@ def _turn_mask(turn: Turn, bounds: TokenBounds) -> MaskReason | None:
 
 
 def _walks_grammar(turn: Turn) -> bool:
-    """The trainer has to find out again what the turn's grammar allowed, for the record does not hold all of it.
+    """Whether the trainer has to apply the turn's grammar again, because the record does not list all that it allowed.
 
-    Within a text of free words a grammar allows most of the vocabulary. What is truncated besides, nobody can say.
+    Inside free text a grammar allows most of the vocabulary, which is not listed. With top-p or top-k besides, what was
+    kept cannot be computed again.
     """
     sampled, sampling = turn.sampled, turn.sampling
     is_listed = bool(sampled.kept_ids) and None not in sampled.kept_ids
@@ -221,10 +221,10 @@ def _walks_grammar(turn: Turn) -> bool:
 def _sequence(
     record: SessionRecord, chain: Sequence[_TrainedTurn], weight: float, numbers: Numbers, origin: int
 ) -> TrainSequence:
-    """The path to the last trained token of `chain`, whose turns lie on one path in this order."""
+    """The sequence up to the last trained token of `chain`, whose turns are on one path in this order."""
     target_idx = tuple(item.start + i for item in chain for i in item.chosen)
     return TrainSequence(
-        # What follows the last trained token influences nothing.
+        # Tokens after the last trained one have no influence.
         token_ids=record.path_ids(chain[-1].turn.node)[: target_idx[-1] + 1],
         target_idx=target_idx,
         advantages=tuple(value for item in chain for value in item.credit.advantages),
@@ -248,13 +248,13 @@ def _sequence(
 
 
 def _kept_ids(item: _TrainedTurn) -> list[tuple[int, ...]]:
-    """Per chosen token what it was drawn among; empty for the whole vocabulary."""
+    """For each chosen token the ids it was drawn from; empty for the whole vocabulary."""
     kept_ids = () if _walks_grammar(item.turn) else item.turn.sampled.kept_ids
     return [kept_ids[i] or () if kept_ids else () for i in item.chosen]
 
 
 def _logit_processing(item: _TrainedTurn) -> LogitProcessing | None:
-    """What changed the logits of the turn's tokens. None: nothing did."""
+    """How the logits of the turn's tokens were changed. None: they were not."""
     sampling = item.turn.sampling
     grammar = sampling.grammar if _walks_grammar(item.turn) else None
     if not (sampling.penalises or sampling.logit_bias or grammar is not None):
@@ -270,12 +270,12 @@ def _logit_processing(item: _TrainedTurn) -> LogitProcessing | None:
 
 
 def _joined(columns: Sequence[tuple[T, ...] | None]) -> tuple[T, ...] | None:
-    """One after the other. None: there are none."""
+    """The columns concatenated. None: there are none."""
     given = [column for column in columns if column is not None]
     assert len(given) in (0, len(columns)), "all turns of a batch have values, or none"
     return tuple(value for column in given for value in column) if given else None
 
 
 def _if_any(column: tuple[T, ...]) -> tuple[T, ...]:
-    """The column, or an empty one if it says nothing of any token."""
+    """The column, or an empty one if all its entries are empty."""
     return column if any(column) else ()

@@ -1,12 +1,12 @@
-"""The token graph of one session while it grows, and where in it a new request belongs.
+"""The growing token graph of one session, and where a new request belongs in it.
 
 Knows: messages, token ids, the two edges of a turn.  Knows not: text, templates, engines, rewards.
 Invariants: the nodes from the root to a turn hold exactly what the engine saw and sampled; a node holds only the
 tokens it adds; a sampled node belongs to one turn; a parent precedes its children; a turn comes after those that
 its edges name.
 
-The two edges lead back for two purposes: `prefix` shares tokens and must be exact; `follows` carries credit and
-survives everything that changes the tokens (conversation.py says how it is found).
+A turn has two edges back: `prefix` shares tokens and must be exact; `follows` carries credit, and is kept even where
+the tokens change (conversation.py says how it is found).
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class GraphStats:
     num_nodes: int
     num_turns: int
     num_tokens: int
-    """Stored once, however many turns share them."""
+    """Tokens that several turns share are counted once."""
 
 
 class SessionGraph:
@@ -46,7 +46,7 @@ class SessionGraph:
         self._tools: list[tuple[ToolSpec, ...]] = []
         self._num_tokens = 0
         self._path: tuple[int, tuple[int, ...]] | None = None
-        """The node asked for last and its path, which the next turn most often extends. None: none was asked for."""
+        """The last requested node and its path, which the next turn most often extends. None: none was requested."""
 
     def __repr__(self) -> str:
         return f"SessionGraph({self._session_id!r}, {self.stats()})"
@@ -57,24 +57,24 @@ class SessionGraph:
             return self._conversations.match(messages, agent)
 
     def begin(self, turn_ids: Sequence[str], messages: Sequence[Message], agent: str, follows: str | None) -> None:
-        """These turns are asked with these messages; `add_turn` or `drop` says what became of each."""
+        """These turns are asked with these messages; later `add_turn` or `drop` is called for each."""
         with self._lock:
             asked = self._conversations.enter(messages)
             for turn_id in turn_ids:
                 self._conversations.begin(turn_id, asked, agent, follows)
 
     def drop(self, turn_id: str) -> None:
-        """What was asked has no answer."""
+        """The turn has no answer."""
         with self._lock:
             self._conversations.drop(turn_id)
 
     def find(self, turn_id: str) -> Turn | None:
-        """None: there is no such turn."""
+        """The turn of this id. None: there is none."""
         with self._lock:
             return self._turns.get(turn_id)
 
     def begun_with(self, token_ids: Sequence[int]) -> Turn | None:
-        """The turn with the longest path of those whose tokens `token_ids` begins with. None: there is none."""
+        """The turn with the longest path that `token_ids` begins with. None: there is none."""
         with self._lock:
             turn_id = next(self._turns_above(self._walk(tuple(token_ids))), None)
             return None if turn_id is None else self._turns[turn_id]
@@ -110,11 +110,11 @@ class SessionGraph:
         finished_at: float = 0.0,
         abort_cause: AbortCause | None = None,
     ) -> Turn:
-        """The finished turn, now part of the graph.
+        """Add a finished turn to the graph, and return it.
 
-        prefix: the turn whose tokens `prompt_ids` is known to extend; None: the graph looks for one itself.
-        fork is dropped where it would not be true: without `follows`, or when the tokens extend its tokens after all.
-        Raises InternalError if an id is unknown or taken, the prompt is empty or does not extend `prefix`.
+        prefix: the turn whose tokens `prompt_ids` is known to extend. None: the graph looks for one itself.
+        fork: not kept if it is not true: without `follows`, or if the tokens do extend its tokens.
+        Raises InternalError if an id is unknown or taken, or the prompt is empty or does not extend `prefix`.
         """
         prompt = tuple(prompt_ids)
         with self._lock:
@@ -150,7 +150,7 @@ class SessionGraph:
             return turn
 
     def break_off(self, turn_id: str, cause: AbortCause) -> None:
-        """The answer reached nobody, though it was sampled to its end; the turn is now as if it had been aborted."""
+        """Mark a turn as aborted: its answer is complete, but reached no client."""
         with self._lock:
             turn = self._turn(turn_id)
             broken = replace(turn, sampled=replace(turn.sampled, stop_reason="abort"), abort_cause=cause)
@@ -158,7 +158,7 @@ class SessionGraph:
             self._conversations.break_off(broken)
 
     def nodes_from(self, start: int) -> tuple[Node, ...]:
-        """The nodes from number `start` on, in the order in which they were added."""
+        """The nodes from index `start` on, in the order in which they were added."""
         with self._lock:
             return tuple(self._nodes[start:])
 
@@ -188,7 +188,7 @@ class SessionGraph:
         return self._path[1]
 
     def _turns_above(self, node: int | None) -> Iterator[str]:
-        """Turns that sampled tokens on the path to `node`, the nearest first."""
+        """The turns that sampled tokens on the path to `node`, the nearest first."""
         while node is not None:
             turn_id = self._nodes[node].turn_id
             if turn_id is not None:
@@ -206,8 +206,8 @@ class SessionGraph:
         return node
 
     def _walk(self, prompt: tuple[int, ...]) -> int | None:
-        """The node where the longest chain of whole nodes that `prompt` begins with ends; of equal ones that which the
-        least go on with. None: there is none."""
+        """The end of the longest chain of whole nodes that `prompt` begins with; of equally long ones that with the
+        fewest children. None: there is none."""
         best: int | None = None
         best_end = 0
         open_nodes: list[tuple[int | None, int]] = [(None, 0)]
@@ -223,7 +223,7 @@ class SessionGraph:
         return best
 
     def _add_context(self, base: int | None, prompt: tuple[int, ...]) -> int | None:
-        """The node at which `prompt` ends, reached from `base`; equal context after one node is stored once."""
+        """The node at the end of `prompt`, reached from `base`; equal context after the same node is stored once."""
         rest = prompt[0 if base is None else self._ends[base] :]
         if not rest:
             return base

@@ -1,4 +1,4 @@
-"""What is known of an open session.
+"""A handle on an open session: its key, its rewards, when it was used.
 
 Knows: its spec, its rewards, when it was used.  Knows not: engines, who keeps it.
 """
@@ -16,20 +16,20 @@ from ludus.types import Episode
 
 @dataclass(slots=True, eq=False, weakref_slot=True)
 class Handle:
-    """One session that can be reached, until its episode is there."""
+    """An open session, until its episode is made."""
 
     session: Session
     is_given: bool = True
-    """It was opened by name; else by the first request of an unknown key."""
+    """It was opened explicitly. False: by the first request with an unknown key."""
     key: bytes = b""
-    """Digest of the key that names it."""
+    """Digest of its key."""
     opened_at: float = 0.0
     """Unix time in seconds."""
     used_at: float = 0.0
-    """When a request last named it, by the clock of its `SessionKeys`."""
+    """When the last request came for it, by the clock of its `SessionKeys`."""
     rewards: RewardSheet = field(default_factory=RewardSheet)
     episode: Episode | None = None
-    """None: it has not ended, or is not kept yet."""
+    """None: it has not ended, or was not kept yet."""
     lock: threading.Lock = field(default_factory=threading.Lock)
     """Held while it is kept or rewarded; never while awaiting."""
 

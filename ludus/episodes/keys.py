@@ -1,10 +1,10 @@
-"""Whose session a request belongs to: secrets in URL paths and keys in headers.
+"""Finds the session of a request: by a secret in the URL path, or a key in the headers.
 
 Knows: secrets, sessions by name.  Knows not: HTTP beyond header values, what sessions do.
 Rules: a path names the session, and any key is then accepted unless it names another session (403). Without a path the
-bearer token or `x-api-key` names it. A name nobody has is 401, or opens a session of its own where that is allowed;
-there a request without a key is a session by itself. Of a key only its digest is kept, and digests are what is looked
-up: who measures how long an answer takes learns nothing about any key.
+bearer token or `x-api-key` names it. An unknown name is 401, or opens a new session where that is allowed; there each
+request without a key is a session by itself. Only the digest of a key is kept and looked up, so that response times
+tell nothing about any key.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from ludus.http.keys import digest, keys_of, new_key
 
 Clock = Callable[[], float]
 OpenMode = Callable[[str], Handle]
-"""Gives a session to a key that names none; '' for a request without a key."""
+"""Opens a session for a key that names none; '' for a request without a key."""
 
 
 class SessionKeys:
@@ -30,7 +30,7 @@ class SessionKeys:
         self.clock = clock
         self._lock = threading.Lock()
         self._handles: dict[bytes, Handle] = {}
-        """By the digest of the key, so that the time a look-up takes tells nothing about any key."""
+        """By the digest of the key."""
 
     def __len__(self) -> int:
         return len(self._handles)
@@ -39,37 +39,37 @@ class SessionKeys:
         return f"SessionKeys(num_sessions={len(self)})"
 
     def add(self, session: Session) -> str:
-        """The secret under which a session that somebody else ends is reached until `remove`."""
+        """A new secret for a session, valid until `remove`. The caller ends the session itself."""
         secret = new_key()
         self.bind(secret, Handle(session))
         return secret
 
     def bind(self, key: str, handle: Handle) -> None:
-        """From now on the key names this session."""
+        """Let the key name this session."""
         handle.key, handle.used_at = digest(key), self.clock()
         with self._lock:
             self._handles[handle.key] = handle
 
     def remove(self, secret: str) -> None:
-        """From now on the secret is unknown. Removing twice is allowed."""
+        """Forget the secret. Removing it twice is allowed."""
         with self._lock:
             self._handles.pop(digest(secret), None)
 
     def release(self, handle: Handle) -> None:
-        """From now on nothing names this session; its key may name another one already."""
+        """Forget the session's key, unless it names another session already."""
         with self._lock:
             if self._handles.get(handle.key) is handle:
                 del self._handles[handle.key]
 
     def get(self, key: str) -> Handle | None:
-        """The session that the key names. None: it names none."""
+        """The session with this key. None: there is none."""
         with self._lock:
             return self._handles.get(digest(key))
 
     def find(self, path_secret: str | None, headers: Mapping[str, str], *, open_mode: OpenMode | None = None) -> Handle:
-        """The session that a request names, which is in use from now on. Raises AgentError 401 or 403.
+        """The session that a request names; it counts as used now. Raises AgentError 401 or 403.
 
-        open_mode: gives a session to a key that names none yet, or a full one. None: such a key is refused.
+        open_mode: opens a session for a key that names none, or a full one. None: such a key is refused.
         """
         keys = keys_of(headers)
         by_path = None if path_secret is None else self.get(path_secret)
@@ -92,7 +92,7 @@ class SessionKeys:
 
 
 def unknown_key(key: str) -> AgentError:
-    # The key may be somebody's real one: show only what tells the reader which of his keys it was.
+    # The key may be a real one for another service: show only enough for its owner to recognise it.
     shown = f"{key[:3]}***" if len(key) > 8 else "***"
     message = f"Incorrect API key provided: {shown}; no session has it, or the session has ended."
     if not key:

@@ -1,4 +1,4 @@
-"""The conservation law: every sampled token is trained once or masked for one named reason.
+"""The ledger: every sampled token is trained once or masked for one named reason ("conservation").
 
 Knows: counts and reasons.  Knows not: tokens, rewards.
 Invariant, checked by `Ledger.check`: sampled == trained + the sum of masked.
@@ -14,7 +14,7 @@ from typing import Literal, get_args
 from ludus.errors import InternalError
 
 MaskReason = Literal[
-    "no_credit",  # no return reaches the turn
+    "no_credit",  # the turn has no return
     "not_chosen",  # the conversation went on with another answer to the same prompt
     "not_paired",  # neither the best nor the worst of its group, or the other of the two has no token to train
     "zero_advantage",  # the group's returns are all equal: there is nothing to learn
@@ -22,18 +22,18 @@ MaskReason = Literal[
     "failed",  # the episode ended in an error
     "timeout",  # the episode ran out of time
     "cancelled",  # the episode was stopped from outside
-    "lost",  # what played the episode was gone, and it is played again
-    "stale",  # sampled by weights older than admitted
-    "kept_set",  # top-p, top-k or min-p kept more tokens than the record holds: nobody can say which
+    "lost",  # the process that played the episode was lost; the episode is played again
+    "stale",  # sampled by weights that are older than allowed
+    "kept_set",  # top-p, top-k or min-p kept more tokens than the record holds, so the distribution is unknown
     "greedy",  # temperature 0: not a sample
     "aborted",  # the client left in the middle of the turn
     "not_accepted",  # should_accept_fn refused the group
     "small_group",  # too few members of the group survived
-    "truncated",  # the answer was cut off at its longest length
-    "no_baseline",  # the greedy answer that the group is compared with is missing
-    "too_long",  # lies beyond the longest sequence that is trained
-    "left_out",  # the agent did not return it to be trained
-    "evaluation",  # played to be measured
+    "truncated",  # the answer was cut off at the maximum length
+    "no_baseline",  # the greedy member that the group is compared with is missing
+    "too_long",  # beyond max_sequence_tokens
+    "left_out",  # the agent excluded it from training
+    "evaluation",  # sampled in an evaluation
     "unused",  # finished, but no training step took it
 ]
 MASK_REASONS: tuple[MaskReason, ...] = get_args(MaskReason)
@@ -47,9 +47,9 @@ class Ledger:
     trained: int = 0
     masked: Mapping[MaskReason, int] = field(default_factory=dict)
     replayed: int = 0
-    """Tokens that were trained again, after the step that the law counts them in; it does not count them twice."""
+    """Tokens that were trained again in a later step. The balance counts them only in their first step."""
     demonstrated: int = 0
-    """Tokens that were trained and that nobody sampled; the law does not count them."""
+    """Trained tokens of demonstrations. The balance does not count them, for they were not sampled."""
 
     def __repr__(self) -> str:
         beside = {"replayed": self.replayed, "demonstrated": self.demonstrated}
@@ -58,7 +58,7 @@ class Ledger:
 
     @classmethod
     def all_masked(cls, num_sampled: int, reason: MaskReason) -> Ledger:
-        """The account of tokens that all stay out of training for one reason."""
+        """The ledger of tokens that are all masked for one reason."""
         return cls(sampled=num_sampled, masked={reason: num_sampled} if num_sampled else {})
 
     @classmethod
@@ -80,11 +80,11 @@ class Ledger:
 
     @property
     def unbalanced(self) -> int:
-        """Sampled tokens without an account (positive) or with two (negative); 0 is the law."""
+        """Sampled tokens that are not accounted for (positive) or counted twice (negative); must be 0."""
         return self.sampled - self.trained - self.num_masked
 
     def check(self) -> None:
-        """Raises InternalError with the numbers if the account does not balance."""
+        """Raises InternalError with the numbers if the ledger does not balance."""
         if self.unbalanced:
             raise InternalError(
                 f"the ledger does not balance: sampled {self.sampled} != trained {self.trained} "

@@ -1,8 +1,8 @@
-"""How much one session may use: turns, sampled tokens, time. A stop by a budget is a typed 400, never a 429.
+"""Limits of a session: turns, sampled tokens, time. A request beyond them is refused with a typed 400, never a 429.
 
 Knows: counts and the clock it is given.  Knows not: engines, requests.
 
-A 429 would make SDKs wait and try again; a budget that is used up does not come back.
+A 429 would make SDKs wait and try again, but a used-up limit does not come back.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from ludus.errors import AgentError, UserError
 
 LIMIT_CODES = ("turn_limit", "token_limit", "context_length_exceeded")
-"""Codes with which a request is refused because the session has come to a limit of its size."""
+"""Codes of the errors for a session that has reached a limit of its size."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,7 +23,7 @@ class Limits:
     max_tokens: int | None = None
     """Sampled tokens of all turns together."""
     deadline_at: float | None = None
-    """time.monotonic() after which no token is sampled."""
+    """The time.monotonic() after which no token is sampled."""
 
     def __post_init__(self) -> None:
         for name, value in (("max_turns", self.max_turns), ("max_tokens", self.max_tokens)):
@@ -31,7 +31,7 @@ class Limits:
                 raise UserError(f"{name}={value} must be 0 or more, or None for no limit")
 
     def check(self, *, num_turns: int, num_asked: int, num_tokens: int, now: float) -> None:
-        """Nothing, if `num_asked` more turns may begin. Raises AgentError with status 400 and the limit's code."""
+        """Raises AgentError with status 400 and the limit's code unless `num_asked` more turns may begin."""
         if self.deadline_at is not None and now >= self.deadline_at:
             raise deadline_error()
         if self.max_turns is not None and num_turns + num_asked > self.max_turns:

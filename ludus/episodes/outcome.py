@@ -1,8 +1,8 @@
-"""How an episode ended, and what outcome that is.
+"""The ways in which an episode can end, and the outcome of each.
 
-Knows: endings, limits that were met, whether there was a reward.  Knows not: who played, who recorded.
-Invariant: one rule for all of them, whether an agent of the run returned, a client elsewhere reported how it went, or
-nobody reported anything.
+Knows: endings, limits that were reached, whether there was a reward.  Knows not: who played, who recorded.
+Invariant: the same rule applies whether an agent of the run returned, a remote client reported how it went, or nothing
+was reported.
 """
 
 from __future__ import annotations
@@ -20,25 +20,25 @@ NO_TURN = "the agent never called the model: no chat completion reached the base
 
 @dataclass(frozen=True, slots=True)
 class Returned:
-    """An agent of the run came to its end."""
+    """An agent of the run returned."""
 
     value: object
-    """What `reward.read` reads."""
+    """Read by `reward.read`."""
 
 
 @dataclass(frozen=True, slots=True)
 class Raised:
     trace: str
-    """The last of the user's own frames, and the error."""
+    """The last frames of the user's own code, and the error."""
     codes: str
-    """Codes and messages of the error and of those that caused it."""
+    """Codes and messages of the error and its causes."""
 
 
 @dataclass(frozen=True, slots=True)
 class Overdue:
     timeout_s: float
     blocked_by: str | None
-    """What blocks the agents' event loop. None: nothing does, the agent waits for something."""
+    """What blocks the agents' event loop. None: nothing; the agent is waiting for something."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,14 +48,14 @@ class Cancelled:
 
 @dataclass(frozen=True, slots=True)
 class Lost:
-    """What played the agent is gone."""
+    """The process that played the agent was lost."""
 
     reason: str
 
 
 @dataclass(frozen=True, slots=True)
 class Reported:
-    """Its owner reported how it went."""
+    """The session's owner reported how it went."""
 
     kind: Literal["ok", "rejected", "failed", "cancelled"]
     reason: str = ""
@@ -63,14 +63,14 @@ class Reported:
 
 @dataclass(frozen=True, slots=True)
 class Idle:
-    """Nobody asked for the session any more."""
+    """The session got no more requests."""
 
     idle_s: float
 
 
 @dataclass(frozen=True, slots=True)
 class Closed:
-    """What kept the session open has ended."""
+    """The program that kept the session open has ended."""
 
     reason: str
 
@@ -87,10 +87,10 @@ def outcome_of(
     is_rejected: bool = False,
     wrong: str | None = None,
 ) -> Outcome:
-    """The outcome of a session that ended so.
+    """The outcome of a session with this ending.
 
-    refused: codes of the errors with which its requests were refused.  is_rejected: it was given None for a reward.
-    wrong: what is wrong with the reward it was given. None: nothing is.
+    refused: codes of the errors with which its requests were refused.  is_rejected: its reward was None.
+    wrong: what is wrong with its reward. None: nothing is.
     """
     match ending:
         case Lost(reason):
@@ -112,7 +112,7 @@ def outcome_of(
         return Outcome("rejected", "the agent returned None")
     if not has_turns:
         return Outcome("failed", NO_TURN)
-    if isinstance(ending, Idle):  # with a reward its agent had finished, and only did not say so
+    if isinstance(ending, Idle):  # if it has a reward, its agent had finished and only did not end the session
         return Outcome("truncated" if is_rewarded else "timeout", f"no request for {ending.idle_s:g} s")
     met = _met(refused)
     if met:

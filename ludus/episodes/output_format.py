@@ -1,4 +1,4 @@
-"""What an answer is to be written in: the parser that reads it, the grammar that it is held to, what ends it early.
+"""The format of an answer: the parser that reads it, the grammar that constrains it, and what ends it early.
 
 Knows: requests, a model's text.  Knows not: prompts as tokens, seeds, engines.
 """
@@ -20,20 +20,20 @@ from ludus.types import ChatRequest, Sampling, ToolSpec
 
 @dataclass(frozen=True, slots=True)
 class OutputFormat:
-    """How the answers of one request are written."""
+    """The format of the answers to one request."""
 
     parser: ToolParser
     in_reasoning: bool
-    """The prompt opened the thinking."""
+    """The prompt ends inside a thinking block."""
     grammar: str | None = None
-    """None: the request holds them to nothing."""
+    """None: the request does not constrain them."""
     stops: tuple[str, ...] = ()
-    """Texts that end the answer and belong to it."""
+    """Texts that end the answer and are part of it."""
     stop_token_ids: tuple[int, ...] = ()
-    """The same, of tags that are special tokens."""
+    """Special tokens that end the answer and are part of it."""
 
     def shape(self, sampling: Sampling) -> Sampling:
-        """`sampling` of an answer in this format."""
+        """`sampling` with what this format adds."""
         if self.grammar is None and not self.stops and not self.stop_token_ids:
             return sampling
         return replace(
@@ -44,7 +44,7 @@ class OutputFormat:
         )
 
     def reply(self, tokenizer: Tokenizer, sampling: Sampling, tools: Sequence[ToolSpec], call_seed: str) -> ReplyStream:
-        """One answer as it comes; what ends `sampling` is silent in it, and what this format adds is not."""
+        """A stream that reads one answer. It leaves out the stops of `sampling`, but not those of this format."""
         stream = self.parser.stream(in_reasoning=self.in_reasoning, call_seed=call_seed, tools=tools)
         return ReplyStream(tokenizer, sampling, stream, markers=self.parser.markers)
 
@@ -52,8 +52,8 @@ class OutputFormat:
 def output_format(request: ChatRequest, text: ChatText, prompt_text: str) -> OutputFormat:
     """The format of answers to `request`.
 
-    Raises AgentError where calls are forced that the model cannot make, and `invalid_schema` where a schema cannot be
-    kept to.
+    Raises AgentError if tool calls are forced that the model cannot make, and with the code `invalid_schema` if a
+    schema cannot be enforced.
     """
     parser = text.parser_of(request)
     in_reasoning = request.prompt is None and opens_reasoning(prompt_text)

@@ -1,4 +1,4 @@
-"""A request becomes a completion: its prompt, its sampling with a seed, and one engine call for each of its choices.
+"""Plans the completion of a request: its prompt, its sampling with a seed, and an engine call for each choice.
 
 Knows: prompts, seeds, the room in the model's context.  Knows not: what has been sampled, who waits.
 """
@@ -20,11 +20,11 @@ from ludus.types import Call, ChatRequest
 
 
 def plan(request: ChatRequest, spec: SessionSpec, prompts: Prompts, seeds: Seeds, *, num_tokens: int) -> Completion:
-    """The completion that answers `request` in the session of `spec`, which has sampled `num_tokens`; call it on its
-    event loop.
+    """The completion for `request` in the session of `spec`, which has sampled `num_tokens` so far. Call this on the
+    event loop of the completion.
 
-    Raises AgentError `context_length_exceeded` where no token of an answer would fit, and `invalid_schema` where the
-    answer cannot be held to a schema.
+    Raises AgentError `context_length_exceeded` if no token of an answer would fit, and `invalid_schema` if a schema
+    cannot be enforced.
     """
     if request.n < 1:
         raise AgentError(f"n={request.n} must be 1 or more", param="n")
@@ -53,7 +53,7 @@ def plan(request: ChatRequest, spec: SessionSpec, prompts: Prompts, seeds: Seeds
             group_id=spec.group_id,
             deadline_at=spec.limits.deadline_at,
         )
-        # What ends the answer behind its first call is part of that call: only the request's own stops are silent.
+        # A stop that ends the answer after its first call is part of that call: only the request's own are cut off.
         reply = form.reply(prompts.text.tokenizer, sampling, request.tools, f"{drawn}/{idx}")
         choices.append(Choice(idx, call, reply))
     return Completion(request, prompt, choices, started_at=time.time())

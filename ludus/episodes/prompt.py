@@ -1,8 +1,8 @@
-"""Which token ids a request becomes: those the model saw and sampled before, plus what is new; or a fork, by name.
+"""Chooses the token ids of a request's prompt: the earlier tokens plus what is new, or, with a reason, a fork.
 
-Knows: the template's proof, the session's graph.  Knows not: engines, limits, how an answer is streamed.
-Invariant: tokens that were sampled are never tokenized again. Where they cannot stay, the whole prompt is rendered
-and encoded anew, and the fork says why.
+Knows: how the template extends a conversation, the session's graph.  Knows not: engines, limits, streaming.
+Invariant: sampled tokens are never tokenized again. If they cannot be kept, the whole prompt is rendered and encoded
+anew, and the turn has the reason of the fork.
 """
 
 from __future__ import annotations
@@ -23,17 +23,17 @@ _FORK_REASONS: Mapping[str, ForkReason] = {reason: reason for reason in get_args
 
 @dataclass(frozen=True, slots=True)
 class Prompt:
-    """What an engine is asked to continue, and the two edges of the turn it will become."""
+    """The prompt of a turn, and the turn's two edges."""
 
     ids: tuple[int, ...]
     rendered: Rendered
-    """What the template makes of the messages. `ids` decode to it, but for replies that stay as they were sampled."""
+    """The messages as the template renders them; `ids` decodes to this, except for replies kept as sampled."""
     follows: str | None = None
-    """Turn whose consequence this one is. None: a root of credit."""
+    """The turn that it follows. None: it is a root of credit."""
     prefix: str | None = None
-    """Turn whose tokens `ids` begins with. None: the graph looks for shared tokens itself."""
+    """The turn whose tokens `ids` begins with. None: the graph looks for shared tokens itself."""
     fork: ForkReason | None = None
-    """Why `ids` does not extend the turn it follows. None: it does, or it follows none."""
+    """Why `ids` does not extend the turn that it follows. None: it does, or it follows none."""
 
     @property
     def text(self) -> str:
@@ -50,16 +50,16 @@ class Prompts:
         self._max_chars = context_length * text.tokenizer.longest_token
         self._asked: dict[str, _Asked] = {}
         self._leaves: dict[str, Rendered] = {}
-        """Of turns that no other follows yet: what the next one most often goes on with, in one piece."""
+        """The rendered prompts of turns that no other turn follows yet; the next turn most often continues one."""
         self.num_encoded_chars = 0
         """Characters that were tokenized."""
         self.num_rendered_messages = 0
-        """Messages that went through the template; the text of the others was known from the turn before."""
+        """Messages that were rendered; the text of the others was known from the turn before."""
         self._stop_texts = frozenset(text.tokenizer.decode((token,)) for token in text.tokenizer.stop_ids)
 
     def choose(self, request: ChatRequest) -> Prompt:
-        """The prompt of `request`. Raises AgentError where the template refuses the messages or the tools, and where so
-        long a text cannot fit."""
+        """The prompt of `request`. Raises AgentError if the template refuses the messages or the tools, or the text is
+        too long for the context."""
         if request.prompt is not None:
             return self._choose_raw(request, request.prompt)
         follows = self._graph.match(request.messages, request.agent).follows
@@ -82,7 +82,7 @@ class Prompts:
         return Prompt(path_ids + self._encode(added, after=path_ids[-1]), rendered, follows.id, follows.id)
 
     def remember(self, turn: Turn, prompt: Prompt, template_kwargs: Mapping[str, Any]) -> None:
-        """Keeps what extending `turn` will need and does not stand in it."""
+        """Keep what is needed to extend `turn` and is not part of it."""
         rendered, base, added = prompt.rendered, None, prompt.text
         if turn.follows is not None:
             base_text = self._rendered(turn.follows, ()).text
@@ -93,7 +93,7 @@ class Prompts:
         self._leaves[turn.id] = rendered
 
     def _choose_raw(self, request: ChatRequest, prompt: str | tuple[int, ...]) -> Prompt:
-        """A prompt that needs no template; it extends a turn whose text or tokens it begins with."""
+        """A prompt given as text or tokens, without template; it extends a turn whose text or tokens it begins with."""
         latest = self._graph.match(request.messages, request.agent).follows
         text = prompt if isinstance(prompt, str) else self.text.tokenizer.decode(prompt)
         rendered = Rendered(request.messages, text)
@@ -121,7 +121,7 @@ class Prompts:
 
     def _encode(self, text: str, *, after: int | None = None) -> tuple[int, ...]:
         if len(text) > self._max_chars:
-            # Known before it is tokenized: seconds for each megabyte, in which nobody else would be answered.
+            # Checked before tokenizing, which takes seconds per megabyte and would hold up all other requests.
             raise AgentError(
                 f"the messages make {len(text):,} characters, which no {self.context_length} tokens hold, "
                 "and the model's context has no more; shorten the history",
@@ -152,7 +152,7 @@ class Prompts:
         )
 
     def _rendered(self, turn_id: str, messages: tuple[Message, ...]) -> Rendered:
-        """The prompt of a turn, asked with `messages`, as the template showed it then."""
+        """The prompt of a turn with these messages, as the template rendered it then."""
         if turn_id in self._leaves:
             return self._leaves[turn_id]
         parts: list[str] = []
@@ -165,11 +165,11 @@ class Prompts:
 
 @dataclass(frozen=True, slots=True)
 class _Asked:
-    """The text of a prompt, stored as an addition: the prompts of n turns in a row hold n turns of text, not n^2."""
+    """The text of a prompt, stored as an addition, so that the prompts of n turns take the text of n turns, not n^2."""
 
     base: str | None
-    """Turn whose prompt text this one begins with. None: `added` is the whole text."""
+    """The turn whose prompt text this one begins with. None: `added` is the whole text."""
     added: str
     template_kwargs: Mapping[str, Any]
     shown: Shown | None
-    """Where its rendering may be taken up. None: nowhere."""
+    """Where rendering can be continued. None: nowhere."""

@@ -1,8 +1,8 @@
-"""Answers that were sampled for a session before its process was killed: a call that asks for the same is given them.
+"""Gives an episode that is played again the answers that were sampled for it before its process was killed.
 
 Knows: recorded turns, calls.  Knows not: who keeps records, engines.
-Invariant: a recorded answer is given to one call at most, and to none but the one that it was sampled for: the same
-prompt, token by token, the same sampling and the same seed. Answers that were broken off are given to nobody.
+Invariant: a recorded answer is given to at most one call, and only to the same one: the same prompt, token by token,
+with the same sampling and seed. Aborted answers are never given.
 """
 
 from __future__ import annotations
@@ -14,14 +14,14 @@ from collections.abc import Iterator, Sequence
 from ludus.types import Call, Sampled, Sampling, SessionRecord
 
 _Asked = tuple[bytes, Sampling]
-"""The digest of a prompt, and how it was sampled."""
+"""The digest of a prompt, and its sampling."""
 
 
 class Recall:
-    """The answers of one session. Not thread-safe."""
+    """The recorded answers of one session. Not thread-safe."""
 
     def __init__(self, *records: SessionRecord, newest: int) -> None:
-        """newest: answers with a token of later weights are not given: those weights were lost with the process."""
+        """newest: answers with tokens of later weights are not given: those weights were lost with the process."""
         self._newest = newest
         self._answers: dict[_Asked, Sampled] = {}
         self.num_given = 0
@@ -32,16 +32,16 @@ class Recall:
         return f"Recall(answers={len(self._answers)}, given={self.num_given})"
 
     def add(self, record: SessionRecord) -> None:
-        """Its answers are given, each in the place of one that was added for the same call before."""
+        """Add the answers of a record; they replace those added earlier for the same calls."""
         self._answers.update(self._read(record))
 
     def drop(self, record: SessionRecord) -> None:
-        """Its answers are given to nobody, whoever was given them before."""
+        """Remove the answers of a record, even if another record had them too."""
         for asked, _ in self._read(record):
             self._answers.pop(asked, None)
 
     def answer(self, call: Call) -> Sampled | None:
-        """What was sampled for this call. None: nothing was, and an engine is asked."""
+        """The answer that was sampled for this call. None: there is none, and an engine has to sample it."""
         found = self._answers.pop((_digest(call.prompt_ids), call.sampling), None) if self._answers else None
         self.num_given += found is not None
         return found

@@ -1,4 +1,4 @@
-"""What makes recorded sessions, on one engine and one chat model's text.
+"""The recorder, which opens recorded sessions on one engine and one chat model's text.
 
 Knows: engines, text, names of models.  Knows not: what becomes of a session.
 """
@@ -18,7 +18,7 @@ class Recorder:
     def __init__(
         self, engine: Engine, text: ChatText, *, names: ModelNames = UNNAMED, others: OtherModels | None = None
     ) -> None:
-        """names: what requests call it.  others: weights besides that they may name. None: there are none."""
+        """names: of the model, in requests.  others: further weights that requests may name. None: there are none."""
         self.names = names
         self._others = others
         self._engine = engine
@@ -34,6 +34,6 @@ class Recorder:
     def open(self, spec: SessionSpec, *, sink: TurnSink | None = None) -> Session:
         """A new session without turns; the spec has its id.
 
-        sink: keeps each turn before its answer ends. None: turns are in memory alone.
+        sink: keeps each turn before its answer ends. None: turns are kept in memory only.
         """
         return Session(self._engine, self._text, spec, sink, names=self.names, others=self._others)

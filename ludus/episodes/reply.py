@@ -1,8 +1,8 @@
-"""Sampled tokens become a message, delta by delta, while they are sampled.
+"""Turns sampled tokens into a message, delta by delta, while they are sampled.
 
 Knows: decoding, stop strings, the parser of tool calls and reasoning.  Knows not: engines, prompts, sessions.
-Invariant: nothing leaves that may have to be taken back: a character waits for its last token, and text that may be
-the beginning of a stop string waits until it is not one. The reply ends before the stop string and the stop token.
+Invariant: no delta ever has to be taken back: a character waits for its last token, and text that may be the beginning
+of a stop string waits until it is not one. The reply ends before the stop string and the stop token.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ from ludus.types import Message, Sampling
 
 
 class ReplyStream:
-    """One answer as it grows: feed tokens, get deltas; in the end the message that the deltas add up to."""
+    """A growing answer: feed it tokens, get deltas, and at the end the message that the deltas add up to."""
 
     def __init__(
         self, tokenizer: Tokenizer, sampling: Sampling, parser: StreamParser, *, markers: Collection[str] = ()
     ) -> None:
-        """markers: texts that `parser` must see, though they be special tokens. What ends a turn is never seen."""
+        """markers: special tokens that `parser` must see as text. Tokens that end a turn are always left out."""
         self._silent_ids = tokenizer.stop_ids.union(sampling.stop_token_ids)
         self._detokenizer = Detokenizer(tokenizer, shown=markers)
         self._cutter = StopCutter(sampling.stop)
@@ -29,12 +29,12 @@ class ReplyStream:
         self._deltas: list[Delta] = []
 
     def feed(self, token_ids: Sequence[int]) -> list[Delta]:
-        """What these tokens add to the reply for certain."""
+        """The deltas that these tokens add for certain."""
         spoken = [token for token in token_ids if token not in self._silent_ids]
         return self._pass_on(self._cutter.feed(self._detokenizer.feed(spoken)))
 
     def finish(self) -> list[Delta]:
-        """What was held back; call it once, after the last token."""
+        """The deltas that were held back. Call this once, after the last token."""
         deltas = self._pass_on(self._cutter.feed(self._detokenizer.finish()) + self._cutter.finish())
         last = self._parser.finish()
         self._deltas += last
@@ -42,7 +42,7 @@ class ReplyStream:
 
     @property
     def undecoded(self) -> tuple[str, ...]:
-        """Raw text of what began as a tool call and was none, so far."""
+        """Raw texts, so far, that began as a tool call but could not be decoded."""
         return self._parser.undecoded
 
     def message(self) -> Message:
@@ -57,7 +57,7 @@ class ReplyStream:
 
 
 class StopCutter:
-    """Lets text through up to the first stop string, and never a part of one."""
+    """Passes text on up to the first stop string, and never a part of one."""
 
     def __init__(self, stops: Sequence[str]) -> None:
         self._stops = tuple(stop for stop in stops if stop)
@@ -65,7 +65,7 @@ class StopCutter:
         self._is_cut = False
 
     def feed(self, text: str) -> str:
-        """The text that is certain to stand before any stop string."""
+        """The text that is certainly before any stop string."""
         if self._is_cut:
             return ""
         self._held += text
@@ -79,12 +79,12 @@ class StopCutter:
         return free
 
     def finish(self) -> str:
-        """What was held back for a stop string that did not come."""
+        """The text that was held back because it could have been a stop string."""
         held, self._held = self._held, ""
         return held
 
     def _num_held(self) -> int:
-        """Length of the longest end of the text that begins a stop string."""
+        """Length of the longest suffix of the text that is the beginning of a stop string."""
         longest = max((len(stop) for stop in self._stops), default=1) - 1
         for num in range(min(longest, len(self._held)), 0, -1):
             if self._held.endswith(tuple(stop[:num] for stop in self._stops if len(stop) > num)):
@@ -93,7 +93,7 @@ class StopCutter:
 
 
 def replay(message: Message) -> list[Delta]:
-    """The deltas of a finished message, for a request that is answered a second time."""
+    """The deltas of a finished message, for a retry of its request."""
     deltas: list[Delta] = []
     if message.reasoning is not None:
         deltas.append(ReasoningDelta(message.reasoning))

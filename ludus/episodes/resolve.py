@@ -1,4 +1,4 @@
-"""What a request means in its session: the conversation that it continues, and what its options are to the template.
+"""Resolves a request in its session: adds the conversation that it continues, and passes its options to the template.
 
 Knows: a session's turns, which arguments the chat template reads.  Knows not: tokens, engines, who asks.
 """
@@ -14,7 +14,7 @@ from ludus.errors import AgentError
 from ludus.text.chat import ChatText
 from ludus.types import ChatRequest, Message, Turn
 
-# Names by which templates ask whether to think at all.
+# Names of the template argument that turns thinking on.
 _SWITCHES = ("enable_thinking", "thinking")
 _NO_THINKING = ("none", "minimal")
 _NOT_FOUND = 404
@@ -27,16 +27,16 @@ class Resolver:
         self._text = text
         self._graph = graph
         self._num_instructions: dict[str, int] = {}
-        """By turn, where there were any."""
+        """By turn id, for turns that had instructions."""
 
     def resolve(self, request: ChatRequest) -> ChatRequest:
-        """The same request with every message in place, and with its options among the template's arguments.
+        """The request with all its messages, and with its options as arguments of the template.
 
-        Raises AgentError 404 `turn_not_found` where it continues no turn of this session, and AgentError where it wants
-        a call of tools that the turn which it continues was not offered.
+        Raises AgentError 404 `turn_not_found` if it continues a turn that is not in this session, and AgentError if it
+        forces a call of tools that the continued turn did not have.
         """
         options = _thinking(request, self._text.template.variables)
-        if options:  # what the caller names himself is what he means
+        if options:  # template_kwargs of the request take precedence
             request = replace(request, template_kwargs={**options, **request.template_kwargs})
         if request.tool_choice == "none" and not self._text.template.renders_tools:
             request = replace(request, tools=())  # they could not act, and the template cannot show them
@@ -58,26 +58,26 @@ class Resolver:
         return replace(request, messages=(*head, *begun, *rest))
 
     def history(self, turn_id: str) -> tuple[Message, ...] | None:
-        """What was asked in a turn, without its instructions, and the reply. None: there is no such turn."""
+        """The messages of a turn without its instructions, and its reply. None: there is no such turn."""
         turn = self._graph.find(turn_id)
         if turn is None:
             return None
         return (*turn.messages[self._num_instructions.get(turn_id, 0) :], turn.reply)
 
     def remember(self, turn: Turn, request: ChatRequest) -> None:
-        """Keeps what continuing `turn` will need and does not stand in it."""
+        """Keep what is needed to continue `turn` and is not part of it."""
         if request.num_instructions:
             self._num_instructions[turn.id] = request.num_instructions
 
     def ignored_fields(self, request: ChatRequest) -> tuple[str, ...]:
-        """Wishes of `request` that cannot act, because the template reads none of their names."""
+        """Fields of `request` that have no effect, because the template does not read them."""
         variables = self._text.template.variables
         told = request.reasoning_effort is not None and variables.isdisjoint((*_SWITCHES, "reasoning_effort"))
         counted = request.thinking_budget is not None and "thinking_budget" not in variables
         return ("reasoning_effort",) * told + ("thinking_budget",) * counted
 
     def _prompt_text(self, prompt: str | tuple[int, ...]) -> str:
-        """Raises AgentError for an id that is no token."""
+        """The prompt as text. Raises AgentError for an unknown token id."""
         if isinstance(prompt, str):
             return prompt
         vocab_size = self._text.tokenizer.vocab_size
@@ -92,7 +92,7 @@ class Resolver:
 
 
 def _with_tools(request: ChatRequest, turn: Turn) -> ChatRequest:
-    """The request with the tools of `turn`. Raises AgentError where they do not meet what it wants of them."""
+    """The request with the tools of `turn`. Raises AgentError if it forces a call that they do not allow."""
     names = [tool.name for tool in turn.tools]
     wanted = names if request.forced_tool is None else [request.forced_tool]
     if request.tool_choice == "required" and not (wanted and set(wanted) <= set(names)):
@@ -106,7 +106,7 @@ def _with_tools(request: ChatRequest, turn: Turn) -> ChatRequest:
 
 
 def _thinking(request: ChatRequest, variables: frozenset[str]) -> Mapping[str, Any]:
-    """The request's options about thinking, by the names that the template reads."""
+    """The request's thinking options, under the names that the template reads."""
     effort, budget = request.reasoning_effort, request.thinking_budget
     if effort is None and budget is None:
         return {}

@@ -1,8 +1,8 @@
-"""Retries of a request: the same key with the same body is one request sent twice, never a second sample.
+"""Recognises retries: the same key with the same body is the same request sent again, never a second sample.
 
-Knows: keys, and what a request that came under one led to.  Knows not: how a request is answered.
-Invariant: a key stands for one body. Messages are kept as they are, since a session's requests share them; of the rest
-there is a digest.
+Knows: keys, and the results of their requests.  Knows not: how a request is answered.
+Invariant: a key belongs to one body. Messages are kept as they are, since a session's requests share them; of the rest
+only a digest is kept.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ LedTo = TypeVar("LedTo")
 class _Entry(Generic[LedTo]):
     messages: tuple[Message, ...]
     rest: bytes
-    """Digest of everything else that was asked."""
+    """Digest of the rest of the request."""
     led_to: LedTo
 
 
 class RetryCache(Generic[LedTo]):
-    """Remembers by key what a request led to: first the completion in flight, later its finished turns.
+    """Remembers the result of a request by its key: first the completion in flight, later the finished turns.
 
     Not thread-safe.
     """
@@ -36,9 +36,9 @@ class RetryCache(Generic[LedTo]):
         self._entries: dict[str, _Entry[LedTo]] = {}
 
     def find(self, request: ChatRequest) -> LedTo | None:
-        """What the same request led to; None if it has no key or comes for the first time.
+        """The result of the same request. None: it has no key, or comes for the first time.
 
-        Raises AgentError 409 `idempotency_mismatch` if its key came with another body.
+        Raises AgentError 409 `idempotency_mismatch` if the key came with another body before.
         """
         if request.retry_key is None or request.retry_key not in self._entries:
             return None
@@ -52,14 +52,14 @@ class RetryCache(Generic[LedTo]):
         return entry.led_to
 
     def enter(self, request: ChatRequest, led_to: LedTo) -> None:
-        """Remembers `led_to`; a request without a key is not remembered."""
+        """Remember a result; a request without a key is not remembered."""
         if request.retry_key is not None:
             self._entries[request.retry_key] = _Entry(request.messages, _digest_of_rest(request), led_to)
 
     def replace(self, request: ChatRequest, led_to: LedTo | None) -> None:
-        """What was entered leads to this from now on.
+        """Replace the remembered result.
 
-        None: it cannot be given again (it was aborted or failed), and the next request with the key starts anew.
+        led_to: None: it cannot be given again (it was aborted or failed), so the next request with the key starts anew.
         """
         if request.retry_key is not None and led_to is None:
             del self._entries[request.retry_key]

@@ -1,12 +1,12 @@
-"""What a turn is worth: the one rule by which numbers become rewards of turns, whoever gives them and when.
+"""The one rule that turns given rewards into rewards of turns, whoever gives them and when.
 
 Knows: numbers, mappings, `Result`, turns and the edges between them.  Knows not: who ran the agent, groups, advantages.
-Invariants: every reward that leaves here is a finite float of a turn that exists; nothing depends on the order in which
-turns finished.
+Invariants: every resulting reward is a finite float of an existing turn; nothing depends on the order in which turns
+finished.
 
-A bare number is the reward of every leaf: every completed turn that no completed turn follows. Of several answers to
-one and the same prompt those that the conversation did not go on with, while it did with another, are not chosen: a
-number is not theirs, and they are not trained. A mapping says itself whose its numbers are.
+A bare number is the reward of every leaf: every completed turn that no completed turn follows. If several answers to
+the same prompt were sampled and the conversation went on with some of them, the others are "not chosen": they do not
+get the number, and are not trained. A mapping names the turn of each number.
 """
 
 from __future__ import annotations
@@ -36,23 +36,23 @@ class Result:
     reward: Any
     """A real number, a mapping of completion id to number, or None: the episode is rejected."""
     metrics: Mapping[str, float] = field(default_factory=dict)
-    """Averaged over episodes and shown; `success` is what evaluation reports."""
+    """Averaged over episodes and shown; `success` is the one that evaluations report."""
     metadata: Mapping[str, Any] = field(default_factory=dict)
-    """Kept with the episode, read by nobody."""
+    """Kept with the episode; not used by training."""
     left_out: Mapping[str, Sequence[int]] = field(default_factory=dict)
-    """By completion id the positions of sampled tokens that are not to be trained."""
+    """By completion id: indices of sampled tokens that are not to be trained."""
     are_returns: bool = False
-    """The rewards are returns already: each is its turn's own, and nothing of it goes back to the turns before."""
+    """The rewards are returns already: they belong to their turns only, and no credit goes back to earlier turns."""
 
 
 @dataclass(frozen=True, slots=True)
 class Given:
-    """What was given for an episode, read."""
+    """The checked result of an episode."""
 
     by_turn: Mapping[str, float] = field(default_factory=dict)
-    """What credit is computed from."""
+    """The rewards of turns, from which credit is computed."""
     whole: float | None = None
-    """Of the whole episode: the number, or the sum of the mapping; of returns, their mean. None: neither was given."""
+    """Reward of the whole episode: the number, or the sum of the mapping; for returns, their mean. None: none given."""
     metrics: Mapping[str, float] = field(default_factory=dict)
     metadata: Mapping[str, Any] = field(default_factory=dict)
     left_out: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
@@ -67,9 +67,9 @@ class Given:
 def leaves(
     turns: Sequence[Turn], *, without: Collection[str] = frozenset(), all_chosen: bool = False
 ) -> tuple[str, ...]:
-    """The turns that a bare number rewards. Raises AgentError where no call of the model was answered.
+    """The turns that get a bare number. Raises AgentError if every call of the model was aborted.
 
-    without: turns that count as if they were not there.  all_chosen: whoever asks has chosen by leaving out.
+    without: turns to ignore.  all_chosen: do not exclude answers that were not chosen.
     """
     if all(turn.sampled.stop_reason == "abort" for turn in turns):
         raise AgentError("the agent never received an answer of the model: every call was aborted", code="no_turn")
@@ -81,7 +81,7 @@ def leaves(
 
 
 def not_chosen(turns: Sequence[Turn], *, without: Collection[str] = frozenset()) -> frozenset[str]:
-    """Answers to a prompt that the conversation did not go on with, while it did with another answer to it."""
+    """Answers that the conversation did not go on with, while it did with another answer to the same prompt."""
     by_id = {turn.id: turn for turn in turns}
     followers: dict[str | None, list[Turn]] = {}
     for turn_id, before in _follows(turns, without).items():
@@ -95,8 +95,8 @@ def not_chosen(turns: Sequence[Turn], *, without: Collection[str] = frozenset())
 
 
 def masked_answers(episode: Episode) -> frozenset[str]:
-    """The turns of an ended episode that are not trained because another answer was chosen; one that was given a
-    reward by name was chosen too."""
+    """The turns of an ended episode that are not trained because another answer was chosen, except those that were
+    given a reward by name."""
     if episode.has_returns:
         return frozenset()
     turns = episode.session.turns
@@ -104,7 +104,7 @@ def masked_answers(episode: Episode) -> frozenset[str]:
 
 
 def _follows(turns: Iterable[Turn], without: Collection[str]) -> dict[str, str | None]:
-    """What each completed turn follows; turns whose answers no agent saw, and those without, are stepped over."""
+    """The turn that each completed turn follows, skipping aborted turns and those in `without`."""
     follows = {turn.id: turn.follows for turn in turns}
     over = {turn.id for turn in turns if turn.sampled.stop_reason == "abort" or turn.id in without}
     completed: dict[str, str | None] = {}
@@ -117,8 +117,8 @@ def _follows(turns: Iterable[Turn], without: Collection[str]) -> dict[str, str |
 
 
 def _of_one_prompt(turns: Sequence[Turn]) -> list[list[Turn]]:
-    """Two or more turns each, which answer equal messages with equal tools."""
-    groups: dict[tuple[int, str | None], list[list[Turn]]] = {}  # by what is looked at quickly
+    """Sets of two or more turns that answer equal messages with equal tools."""
+    groups: dict[tuple[int, str | None], list[list[Turn]]] = {}  # by something cheap to compare
     for turn in turns if len(turns) > 1 else ():
         last = turn.messages[-1].content if turn.messages else None
         alike = groups.setdefault((len(turn.messages), last), [])
@@ -131,7 +131,7 @@ def _of_one_prompt(turns: Sequence[Turn]) -> list[list[Turn]]:
 
 
 def _is_gone_on_with(turn: Turn, followers: Sequence[Turn]) -> bool:
-    """A later prompt holds its tokens or tells its reply again; that it came next in time is no such sign."""
+    """Whether a later prompt contains its tokens or its reply; that a turn came next in time is not enough."""
     if any(later.fork is None and later.prefix == turn.id for later in followers):
         return True
     reply = message_key(turn.reply)
@@ -142,7 +142,7 @@ def _is_gone_on_with(turn: Turn, followers: Sequence[Turn]) -> bool:
 
 
 def read(returned: object, turns: Sequence[Turn]) -> Given:
-    """What an agent returned after `turns`. Raises AgentError that names what is wrong with it."""
+    """The checked result of an agent that made `turns`. Raises AgentError that names what is wrong with it."""
     result = _as_result(returned)
     metrics = {str(name): _number(value, f"metric {name!r}", "metrics") for name, value in result.metrics.items()}
     if result.reward is None:
@@ -155,7 +155,7 @@ def read(returned: object, turns: Sequence[Turn]) -> Given:
 
 
 class RewardSheet:
-    """The rewards of one session as they are given. Read from any thread; given by one at a time."""
+    """The rewards of one session so far. May be read from any thread; only one may add at a time."""
 
     def __init__(self) -> None:
         self.are_returns = False
@@ -168,14 +168,14 @@ class RewardSheet:
 
     @property
     def by_turn(self) -> dict[str, float]:
-        """What names a turn says more than what names none."""
-        # copies first: another thread may give one meanwhile
+        """All rewards by turn; one that names its turn takes precedence over a bare number."""
+        # copies first: another thread may add one meanwhile
         return {**{turn_id: bare.value for turn_id, bare in dict(self._bare).items()}, **dict(self._named)}
 
     @property
     def whole(self) -> float | None:
-        """Of all together: the sum, a number counted once however many leaves it went to; of returns the mean, since
-        they hold later rewards already. None: nothing was given."""
+        """The reward of the whole session: the sum, in which a bare number counts once even if it went to several
+        leaves; for returns, which include later rewards, the mean. None: nothing was given."""
         if self.are_returns:
             values = list(self.by_turn.values())
             return math.fsum(values) / len(values) if values else None
@@ -184,11 +184,11 @@ class RewardSheet:
         return math.fsum(values) if values else None
 
     def add(self, value: object, turns: Sequence[Turn], *, without: Collection[str] = frozenset()) -> dict[str, float]:
-        """The rewards by turn that `value` stands for, which are in the sheet from now on.
+        """Add a reward; returns it by turn.
 
-        value: a number, for every leaf of `turns` as they are now, in place of an earlier one there; or a mapping of
-        completion id, as any protocol shows it, to number.
-        Raises AgentError for a turn that does not exist, where there is none, and for what is no finite number.
+        value: a number, for every leaf of `turns` as they are now, where it replaces an earlier number; or a mapping of
+        completion id, in the form of any protocol, to number.
+        Raises AgentError if there are no turns, if a named turn does not exist, or for anything but finite numbers.
         """
         if not turns:
             raise AgentError(NO_TURN, code="no_turn")
@@ -202,7 +202,7 @@ class RewardSheet:
         return new
 
     def discount(self, turns: Iterable[Turn], turn_discount: float) -> None:
-        """Makes returns of the rewards; turns that no reward reaches have none. Raises UserError the second time."""
+        """Turn the rewards into returns; turns without a return have none. Raises UserError if called twice."""
         if self.are_returns:
             raise UserError("the rewards of this session were discounted already; set new ones in a new session")
         if not (math.isfinite(turn_discount) and 0.0 <= turn_discount <= 1.0):
@@ -215,7 +215,7 @@ class RewardSheet:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Bare:
-    """One number that was given without a name."""
+    """One bare number; the same object for all leaves that got it."""
 
     value: float
 

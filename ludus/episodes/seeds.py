@@ -1,7 +1,7 @@
 """The seed of every sample in a session, so that a run can be repeated.
 
-Knows: the session's seed and the prompts asked so far.  Knows not: how an engine turns a seed into tokens.
-Invariant: a seed depends on what is asked, not on when: sub-agents that run at once get the same seeds in every run.
+Knows: the session's seed and the prompts so far.  Knows not: how an engine turns a seed into tokens.
+Invariant: a seed depends on the prompt, not on time: concurrent sub-agents get the same seeds in every run.
 """
 
 from __future__ import annotations
@@ -10,23 +10,23 @@ import hashlib
 from array import array
 from collections.abc import Sequence
 
-# Seeds are stored as JSON and in SQLite, whose integers have 64 bits with a sign; one bit is left for seed + choice.
+# Seeds are stored as JSON and in SQLite, whose integers have 63 bits and a sign; one bit is left for seed + choice.
 _SEED_BITS = 62
 
 
 class Seeds:
-    """Draws seeds keyed by (session seed, prompt, how often this prompt was asked before). Not thread-safe."""
+    """Derives seeds from (session seed, prompt, how often this prompt came before). Not thread-safe."""
 
     def __init__(self, session_seed: int) -> None:
         self._session_seed = session_seed
         self._num_asked: dict[bytes, int] = {}
         self._by_key: dict[tuple[str, bytes], int] = {}
-        """By retry key and prompt: a request that is sent again because it was broken off is no other sample."""
+        """By retry key and prompt: a request that is sent again because it was broken off gets the same seed."""
         self._last: tuple[tuple[int, ...], hashlib.blake2b] = ((), hashlib.blake2b(digest_size=16))
-        """The prompt asked last and its digest in the making: the next one most often goes on with it."""
+        """The last prompt and its digest, which the next prompt most often extends."""
 
     def draw(self, prompt_ids: Sequence[int], retry_key: str | None = None) -> int:
-        """The seed of the next sample for this prompt; each draw for one prompt gives another, under one key the same.
+        """The seed of the next sample for this prompt: another one for each draw, but the same for the same retry key.
 
         retry_key: None: the request has none.
         """
@@ -51,7 +51,7 @@ class Seeds:
 
 
 def session_seed(session_id: str) -> int:
-    """The seed of a session that was given none: a digest of its id."""
+    """The seed of a session without one: a digest of its id."""
     return _hash_int(session_id)
 
 

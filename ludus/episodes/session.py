@@ -1,9 +1,9 @@
-"""One session of one agent, joined from text, a token graph and an engine: a message list in, an exact turn out.
+"""One session of one agent: answers requests with an engine, and records every turn token by token.
 
-Knows: requests, completions in flight, what a session may use.  Knows not: HTTP, rewards, how tokens are sampled.
-Invariants: every token that an engine handed over is in the record once, with the turn that sampled it, however the
-request ended; deltas leave as tokens are sampled and add up to the reply; a retry is answered, never sampled again;
-where the session has a sink, a turn is durable before its answer ends.
+Knows: requests, completions in flight, the session's limits.  Knows not: HTTP, rewards, how tokens are sampled.
+Invariants: every token from the engine is in the record once, with the turn that sampled it, however the request ended;
+deltas are sent as tokens are sampled, and add up to the reply; a retry gets the recorded answer, and is never sampled
+again; if the session has a sink, a turn is durable before its answer ends.
 """
 
 from __future__ import annotations
@@ -53,24 +53,24 @@ logger = logging.getLogger(__name__)
 
 
 class TurnSink(Protocol):
-    """Keeps turns of many sessions. Called from several threads, and while an answer waits: it must be quick."""
+    """Keeps turns of many sessions. Called from several threads while an answer waits, so it must be quick."""
 
     def add_turn(self, session_id: str, nodes: Sequence[Node], turn: Turn) -> None:
-        """Durable when it returns. Raises BackendError where it cannot be.
+        """Keep a turn, which is durable when this returns. Raises BackendError if it cannot be kept.
 
-        nodes: those of the session's graph that no earlier turn gave, in the graph's order; the turn's is the last.
+        nodes: the new nodes of the session's graph, in the graph's order; that of the turn is the last.
         """
 
 
 class OtherModels(Protocol):
-    """Weights besides a session's own that its requests may name. Called from several threads and event loops."""
+    """Further weights that a session's requests may name. Called from several threads and event loops."""
 
     def names(self) -> Sequence[str]: ...
 
     async def find(self, session: Session, name: str) -> Session | None:
-        """The session of other weights that belongs to this one. None: the name is none of theirs.
+        """The session, on other weights, that answers this session's requests by this name. None: an unknown name.
 
-        Raises AgentError or BackendError for one of theirs that cannot answer.
+        Raises AgentError or BackendError if weights of this name cannot answer.
         """
 
 
@@ -87,8 +87,8 @@ class Session:
         names: ModelNames = UNNAMED,
         others: OtherModels | None = None,
     ) -> None:
-        """names: what requests call the model that answers here.  others: None: no other weights are served."""
-        assert spec.id is not None, "it was given one"
+        """names: of the model, in requests.  others: None: no other weights are served."""
+        assert spec.id is not None, "whoever opens a session makes one"
         self.id = spec.id
         self.spec = spec
         self.names = names
@@ -99,7 +99,7 @@ class Session:
         self._engine = engine
         self._sink = sink
         self._num_kept_nodes = 0
-        """Nodes of the graph that the sink was given."""
+        """How many nodes of the graph were given to the sink."""
         self._graph = SessionGraph(self.id)
         self._prompts = Prompts(text, self._graph, context_length=engine.context_length)
         self._resolver = Resolver(text, self._graph)
@@ -110,7 +110,7 @@ class Session:
         self._completions: dict[Completion, asyncio.Task[None]] = {}
         self._num_tokens = 0
         self._close_reason: str | None = None
-        # Guards everything above, and the completions. Held while rendering and parsing, never while awaiting.
+        # Guards all fields above and the completions. Held while rendering and parsing, never while awaiting.
         self._lock = threading.RLock()
 
     def __repr__(self) -> str:
@@ -120,7 +120,7 @@ class Session:
 
     @property
     def version(self) -> int:
-        """Of the weights that would answer now."""
+        """Version of the weights that would answer now."""
         return self._engine.stats().version
 
     @property
@@ -129,9 +129,9 @@ class Session:
         return self.names.listed(() if self._others is None else self._others.names())
 
     async def named(self, model: str) -> Session:
-        """The session that answers a request which names this model: this one, or one of other weights beside it.
+        """The session that answers requests for this model: this one, or one on other weights.
 
-        Raises AgentError 404 for a name that nothing here answers to, BackendError where the weights cannot be loaded.
+        Raises AgentError 404 for an unknown name, BackendError if the weights cannot be loaded.
         """
         if model in self.names.own or model in self.names.served:
             return self
@@ -152,20 +152,21 @@ class Session:
         return tuple(name for name in sorted(self.pinned) if getattr(asked, name) != getattr(own, name))
 
     def ignored_fields(self, request: ChatRequest) -> tuple[str, ...]:
-        """Names of the fields of `request` that cannot act, because the chat template does not read them."""
+        """Names of fields of `request` that have no effect, because the chat template does not read them."""
         return self._resolver.ignored_fields(request)
 
     def history(self, turn_id: str) -> tuple[Message, ...] | None:
-        """What a request that continues a turn begins with: what was asked there, and the reply. None: no such turn."""
+        """The messages that a request which continues this turn begins with: the turn's own and its reply. None: there
+        is no such turn."""
         with self._lock:
             return self._resolver.history(turn_id)
 
     def count_prompt_tokens(self, request: ChatRequest) -> int:
-        """Tokens that an engine would be given for `request`. Raises AgentError as `complete` does."""
+        """How many tokens an engine would be given for `request`. Raises AgentError as `complete` does."""
         return len(self.prompt_ids(request))
 
     def prompt_ids(self, request: ChatRequest) -> tuple[int, ...]:
-        """What an engine would be given for `request`. Raises AgentError as `complete` does."""
+        """The tokens that an engine would be given for `request`. Raises AgentError as `complete` does."""
         with self._lock:
             return self._prompts.choose(self._resolver.resolve(request)).ids
 
@@ -179,10 +180,11 @@ class Session:
     ) -> tuple[Turn, ...]:
         """The recorded turns that answer `request`, one for each of its n choices, in the order of the choices.
 
-        on_start is called with the turns' ids and the length of their prompt once the request is accepted; on_delta
-        with what each choice adds, as soon as it is certain, or in the end where that is soon enough (`is_live` False).
-        Cancelling aborts the engine call; the tokens sampled until then are recorded before the cancellation goes on.
-        Raises AgentError when the request is refused or a limit ends it, BackendError when the engine fails.
+        on_start: called with the turns' ids and the length of their prompt once the request is accepted.
+        on_delta: called with each delta of each choice as soon as it is certain; if `is_live` is False, perhaps only
+        at the end.
+        Cancelling aborts the engine call; the tokens sampled until then are recorded before the cancellation is raised.
+        Raises AgentError if the request is refused or a limit ends it, BackendError if the engine fails.
         """
         if pinned := self.pinned_fields(request):
             pins = {name: getattr(self.sampling, name) for name in pinned}
@@ -198,14 +200,14 @@ class Session:
                     listener = found.join() if is_left else found.join(on_start, on_delta, is_live=is_live)
                 if not is_left:
                     return await self._attend(found, listener)
-                await listener.settled.wait()  # its client has left: it ends soon, and may be whole all the same
+                await listener.settled.wait()  # the client of that request left: it ends soon, and may still be whole
         except AgentError as error:
             with self._lock:
                 self._refused[error.code] += 1
             raise
 
     def close(self, reason: str) -> SessionRecord:
-        """The record, at once: answers in flight are recorded as far as they came, and aborted.
+        """Close the session and return its record at once: answers in flight are aborted and recorded as they are.
 
         Later requests get AgentError `session_closed`. Closing again returns the record again.
         """
@@ -216,7 +218,7 @@ class Session:
             return self._graph.snapshot()
 
     async def aclose(self, reason: str) -> SessionRecord:
-        """The record, once the engine has handed over every token it sampled for answers in flight."""
+        """As `close`, but first waits for all tokens that the engine has sampled for answers in flight."""
         with self._lock:
             listeners = [completion.join() for completion in self._refuse_from_now(reason)]
         for listener in listeners:
@@ -224,19 +226,19 @@ class Session:
         return self.close(reason)
 
     def token_text(self, token_id: int) -> str:
-        """One token as text, special ones included; a part of a character is U+FFFD."""
+        """The text of one token, special ones included; U+FFFD for a part of a character."""
         return self.text.tokenizer.decode((token_id,))
 
     def num_prompt_tokens(self, turn: Turn) -> int:
-        """Tokens that the engine was given for a turn of this session."""
+        """How many tokens the engine was given for a turn of this session."""
         return self._graph.num_prompt_tokens(turn.id)
 
     def snapshot(self) -> SessionRecord:
-        """The turns finished so far."""
+        """The record of the turns finished so far."""
         return self._graph.snapshot()
 
     def fork_examples(self) -> dict[str, ForkExample]:
-        """By reason the first turn whose tokens forked: what the model saw, and what it was given instead."""
+        """For each reason the first turn whose tokens forked: the tokens that it would have extended, and its own."""
         return fork_examples(self.snapshot(), self.text.tokenizer.decode)
 
     def stats(self) -> SessionStats:
@@ -258,7 +260,7 @@ class Session:
         return sum(completion.num_running for completion in self._completions)
 
     def _find_or_start(self, request: ChatRequest) -> Completion | tuple[Turn, ...]:
-        """The finished turns or the completion of the same request sent before; else a new completion."""
+        """If the request is a retry, the finished turns or the running completion; else a new completion."""
         known = self._retries.find(request)
         if known is not None:
             return known
@@ -273,7 +275,7 @@ class Session:
         completion = plan(request, self.spec, self._prompts, self._seeds, num_tokens=self._num_tokens)
         turn_ids = [choice.call.id for choice in completion.choices]
         self._graph.begin(turn_ids, request.messages, request.agent, completion.prompt.follows)
-        # A task of its own: a request that is cancelled must not take the recording of its tokens along.
+        # A task of its own, so that cancelling the request does not cancel the recording of its tokens.
         self._completions[completion] = asyncio.get_running_loop().create_task(self._perform(completion))
         self._retries.enter(request, completion)
         return completion
@@ -287,7 +289,7 @@ class Session:
                     on_delta(idx, delta)
 
     async def _attend(self, completion: Completion, listener: Listener) -> tuple[Turn, ...]:
-        """Waits until `run` is settled, through a cancellation too unless others wait for the same completion."""
+        """Wait until the completion is settled. When cancelled, wait on if this is its last listener, then raise."""
         cancelled: asyncio.CancelledError | None = None
         while not listener.settled.is_set():
             try:
@@ -314,12 +316,12 @@ class Session:
             self._settle(completion)
 
     def _recalled(self, call: Call) -> Sampled | None:
-        """What was sampled for the call before. None: nothing was."""
+        """The answer that was sampled for this call in an earlier life of the run. None: there is none."""
         with self._lock:
             return None if self.spec.recall is None else self.spec.recall.answer(call)
 
     def _take(self, completion: Completion, choice: Choice, chunk: TokenChunk) -> None:
-        """New tokens of an answer in flight; stops all answers when the budget of tokens is used up."""
+        """Take new tokens of an answer in flight; stop all answers if the token limit is reached."""
         with self._lock:
             if choice.is_recorded:
                 return  # the session was closed meanwhile
@@ -332,14 +334,14 @@ class Session:
                     other.stop("token_limit")
 
     def _record(self, completion: Completion, choice: Choice, sampled: Sampled) -> None:
-        """Makes `choice` a turn, once; an answer without a token leaves no trace."""
+        """Record `choice` as a turn, once; an answer without tokens is not recorded."""
         with self._lock:
             if choice.is_recorded:
                 return
             choice.is_recorded = True
             try:
                 completion.send(choice.idx, choice.finish())
-            finally:  # tokens are kept even when telling what they mean fails
+            finally:  # the tokens are recorded even if decoding them fails
                 if sampled.token_ids:
                     self._add_turn(completion, choice, sampled)
                 else:
@@ -376,7 +378,7 @@ class Session:
             self._num_kept_nodes += len(nodes)
             try:
                 self._sink.add_turn(self.id, nodes, turn)
-            except BackendError:  # the request fails and may come again; what it was not told must not be trained
+            except BackendError:  # the request fails and may be retried; an answer it never got must not be trained
                 self._graph.break_off(turn.id, "failed")
                 raise
         completion.add(choice.idx, turn)
@@ -405,7 +407,7 @@ class Session:
             self._retries.replace(completion.request, completion.turns if is_whole else None)
 
     def _reason_of_abort(self, completion: Completion) -> AgentError | BackendError | None:
-        """What ended the completion in the middle. None: the one who waited for it did."""
+        """The error for a completion that ended in the middle. None: its client ended it."""
         if self._close_reason is not None:
             return self._closed_error()
         if self._is_overdue():
@@ -420,7 +422,7 @@ class Session:
         return self.spec.limits.deadline_at is not None and time.monotonic() >= self.spec.limits.deadline_at
 
     def _refuse_from_now(self, reason: str) -> tuple[Completion, ...]:
-        """The completions in flight, all asked to stop."""
+        """Refuse new requests, and stop the completions in flight, which are returned."""
         if self._close_reason is None:
             self._close_reason = reason
             logger.debug("session.closed session=%s reason=%s", self.id, reason)

@@ -1,4 +1,4 @@
-"""What a session is opened with.
+"""The specification that a session is opened with.
 
 Knows: names, limits, sampling.  Knows not: engines, who keeps it.
 """
@@ -18,29 +18,29 @@ _OWN_DISTRIBUTION = Sampling()
 
 @dataclass(frozen=True, slots=True)
 class SessionSpec:
-    """What a session is opened with; every field has a default."""
+    """The specification of a session; every field has a default."""
 
     id: str | None = None
     """None: one is made."""
     task_id: str | None = None
-    """None: that of its group, or its own."""
+    """None: the id of its group, or its own."""
     group_id: str | None = None
     """None: it belongs to no group."""
     group_size: int | None = None
-    """Sessions that the group will have. None: nobody said."""
+    """How many sessions the group will have. None: not known."""
     agent: str = ""
-    """Tag of the agent that asks, where a request names none."""
+    """Tag of the agent, for requests that do not name one."""
     metadata: Mapping[str, Any] = field(default_factory=dict)
     limits: Limits = NO_LIMITS
     sampling: Sampling = _OWN_DISTRIBUTION
-    """What a request gets where it asks for nothing; its seed is the session's. None there: one is derived from the
+    """Defaults for fields that a request does not set. Its seed is the session's seed; None there: derived from the
     id."""
     pinned: Collection[str] = ()
     """Fields of `sampling` that a request cannot change."""
     step: int | None = None
-    """The training step that asked for it. None: none did."""
+    """The training step that asked for it. None: no step did."""
     is_eval: bool = False
     recall: Recall | None = None
-    """What was sampled for it in an earlier life of the run. None: nothing was."""
+    """Answers sampled for it before the run was killed. None: there are none."""
     most_turns: int | None = None
-    """After so many its key is given a new session, where unknown keys open one. None: never."""
+    """After so many turns its key is given a new session, if unknown keys may open sessions. None: never."""

@@ -1,4 +1,4 @@
-"""What a session has come to: its size, and why its token paths forked.
+"""Statistics of a session: its size, and why its token paths forked.
 
 Knows: counts and reasons.  Knows not: how a fork is decided.
 """
@@ -13,7 +13,7 @@ from ludus.types import ForkReason
 
 @dataclass(frozen=True, slots=True)
 class SessionStats:
-    """What a session has come to so far."""
+    """A session so far."""
 
     num_turns: int
     num_tokens: int
@@ -23,9 +23,9 @@ class SessionStats:
     num_nodes: int
     """Nodes of the token graph."""
     num_encoded_chars: int
-    """Characters of prompts that were tokenized. Without forks they are those of the rendered conversation."""
+    """Characters of prompts that were tokenized. Without forks that is the length of the rendered conversation."""
     num_rendered_messages: int
-    """Messages that went through the chat template."""
+    """Messages that were rendered with the chat template."""
     forks: Mapping[ForkReason, int]
     refused: Mapping[str, int]
-    """Requests that got no answer, by the code of their error."""
+    """Number of refused requests, by the code of their error."""
