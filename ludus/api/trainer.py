@@ -89,13 +89,12 @@ class Trainer:
         eval_workflow: the agent that plays evaluations. None: the configuration's, else `workflow`.
         should_accept_fn: given a complete group (`GroupView`), whether it is trained on. None: the configuration's,
         else every group is.
-        on_gateway, admin_key: for `rollout.agent.mode: online`. The function is called with the gateway's address and
-        admin key; the key is made if it is None.
-        callback: called with number and metrics of each step; an exception in it stops the run. It may be an
-        `Observer`, which is told of phases, evaluations, failures and the end too.
+        on_gateway, admin_key: for `rollout.agent.mode: online`. on_gateway is called with the gateway's address and
+        admin key; admin_key: None: one is made.
+        callback: called with number and metrics of each step, or an `Observer`; an exception in it stops the run.
         observer: as such a callback, but it replaces the progress that is shown.
-        progress: show the progress: True, always (if need be on stderr); False, never; None, if stdout is a terminal or
-        a notebook and there is no `observer`.
+        progress: show it: True, always (if need be on stderr); False, never; None, if stdout is a terminal or a
+        notebook and there is no `observer`.
         Raises UserError if the configuration, the data or the agent cannot work; the message says what would.
         """
         self.config = check_training(self.config)
