@@ -19,7 +19,7 @@ from ludus.runs.digest import digest
 from ludus.runs.plot import Series, write_reward_png
 from ludus.runs.store import RunStore
 from ludus.runs.view import Decode
-from ludus.runs.watch.encode import finite_only
+from ludus.runs.watch.encode import finite_only, to_json
 from ludus.runs.watch.page import one_file
 from ludus.runs.watch.query import EpisodeQuery
 from ludus.runs.watch.run import WatchedRun
@@ -31,7 +31,8 @@ MOST_STEPS = 50
 MOST_BRANCHES = 20
 """The newest, with their tokens."""
 MOST_TOKENS = 60_000
-"""Of episodes that are shown turn by turn, a tenth of a kilobyte each."""
+"""Of episodes that are shown turn by turn, their prompts included, and as much for their messages."""
+_TOKEN_BYTES = 100
 _NUM_SHOWN = 3
 """Of the best, of the worst, of the newest and of those that ended badly."""
 
@@ -109,10 +110,9 @@ def report_data(run: WatchedRun) -> dict[str, Any]:
         data[f"{name}/steps/{step}"] = run.step(step)
     room = MOST_TOKENS
     for row in _shown(run):
-        if room >= row["num_tokens"]:
-            of_episode, num_tokens = _episode_data(run, f"{name}/episodes/{_part(row['id'])}", row["id"])
-            data |= of_episode
-            room -= num_tokens
+        of_episode, taken = _episode_data(run, f"{name}/episodes/{_part(row['id'])}", row["id"], room=room)
+        data |= of_episode
+        room -= taken
     known = {row["id"] for row in listed["episodes"]}
     listed["episodes"] += [row for row in _shown(run) if row["id"] not in known]
     return data
@@ -136,16 +136,21 @@ def _shown(run: WatchedRun) -> Iterator[dict[str, Any]]:
                 yield row
 
 
-def _episode_data(run: WatchedRun, name: str, episode_id: str) -> tuple[dict[str, Any], int]:
-    """By route; and how many tokens are in it."""
+def _episode_data(run: WatchedRun, name: str, episode_id: str, *, room: int) -> tuple[dict[str, Any], int]:
+    """By route what of it fits into so many tokens, prompts among them, and how many it takes: its messages or
+    nothing, and the tokens of its turns."""
     episode = run.episode(episode_id)
+    taken = len(to_json(episode)) // _TOKEN_BYTES
+    if taken > room:
+        return {}, 0
     data: dict[str, Any] = {name: episode}
-    total = 0
     for turn in episode["turns"]:
-        tokens = run.tokens(episode_id, turn["id"], offset=0, limit=MOST_TOKENS)
-        data[f"{name}/turns/{_part(turn['id'])}/tokens"] = tokens
-        total += tokens["total"]
-    return data, total
+        total = (turn["num_prompt_tokens"] or 0) + (turn["num_sampled_tokens"] or 0)
+        if taken + total <= room:
+            tokens = run.tokens(episode_id, turn["id"], offset=0, limit=max(1, total))
+            data[f"{name}/turns/{_part(turn['id'])}/tokens"] = tokens
+            taken += total
+    return data, taken
 
 
 _LEARNING = (
