@@ -20,6 +20,7 @@ from rich.text import Text
 
 from ludus.api.live import duration
 from ludus.cli.console import plain_table
+from ludus.errors import LudusError
 from ludus.runs.view import printable
 from ludus.runs.watch.folder import RunsFolder
 from ludus.runs.watch.query import EpisodeQuery
@@ -35,41 +36,59 @@ _CHARTS = (
     ("rollout/tokens_per_s", ""),
 )
 """Name of a metric, and that of evaluations beside it."""
-_WIDTH, _HEIGHT = 36, 6  # characters of a chart: two beside each other on 80 columns
+_WIDTH, _HEIGHT = 35, 6  # characters of a chart: two beside each other on 80 columns
 _DOTS = ((0x01, 0x02, 0x04, 0x40), (0x08, 0x10, 0x20, 0x80))
 """Of a braille character, column by column from the top."""
 _COLOURS = {"bad": "bold red", "warn": "yellow", "info": "dim"}
 _STATES = {"running": "green", "finished": "cyan", "interrupted": "red"}
 _NUM_EPISODES = 6
+_ENOUGH = 1_000
+"""Of the newest episodes, to be read before they are spoken of once and for all."""
 
 
 def show_terminal(folder: RunsFolder, console: Console) -> None:
-    """Redrawn until Ctrl-C; once where nobody looks at a terminal."""
+    """Redrawn until Ctrl-C; once, when all of it has been read, where nobody looks at a terminal."""
     if not console.is_terminal:
+        for newest in folder.outlines()[:1]:
+            folder.run(newest["id"]).wait(num_read=_ENOUGH)
         console.print(render(folder))
         return
-    with Live(console=console, get_renderable=lambda: render(folder), refresh_per_second=1 / _REFRESH_S, screen=True):
+    with Live(console=console, auto_refresh=False, screen=True) as live:
         while True:
+            try:
+                live.update(render(folder, console), refresh=True)
+            except LudusError as error:  # it may be there again the next time
+                live.update(_text(str(error), "red"), refresh=True)
             time.sleep(_REFRESH_S)
 
 
-def render(folder: RunsFolder) -> RenderableType:
-    """Of one run everything that an overview has; of several their list, and the newest of them."""
+def render(folder: RunsFolder, screen: Console | None = None) -> RenderableType:
+    """Of one run everything that an overview has; of several their list, and the newest of them.
+
+    screen: on which it is to find room: with fewer charts, the last of them first. None: there is room for all.
+    """
     outlines = folder.outlines()
     if not outlines:
-        return Text(f"there is no run in {folder.path} yet", style="dim")
-    parts: list[RenderableType] = [] if folder.is_run else [_runs(outlines), Rule(style="dim")]
-    return Group(*parts, run_view(folder.run(outlines[0]["id"])))
-
-
-def run_view(run: WatchedRun) -> RenderableType:
-    """One run."""
+        return _text(f"there is no run in {folder.path} yet", "dim")
+    above: list[RenderableType] = [] if folder.is_run else [_runs(outlines), Rule(style="dim")]
+    run = folder.run(outlines[0]["id"])
     about, ledger = run.overview(), run.ledger()
-    rows: list[RenderableType] = [_head(about), Columns(_charts(run), padding=(0, 2))]
-    rows += [Text(f"damaged: {sentence}", style="yellow") for sentence in about["damage"]]
-    rows += [Text(f"• {each['text']}", style=_COLOURS[each["severity"]]) for each in run.health()["findings"]]
-    rows += [_shares("tokens", {"trained": ledger["trained"], **ledger["masked"]}), _shares("time", _times(run))]
-    return Group(*rows, _episodes(run))
+    above.append(_head(about))
+    below: list[RenderableType] = [_text(f"damaged: {sentence}", "yellow") for sentence in about["damage"]]
+    below += [_text(f"• {each['text']}", _COLOURS[each["severity"]]) for each in run.health()["findings"]]
+    below += [_shares("tokens", {"trained": ledger["trained"], **ledger["masked"]}), _shares("time", _times(run))]
+    below.append(_episodes(run))
+    charts = _charts(run)
+    while True:
+        shown = Group(*above, *([Columns(charts, padding=(0, 2))] if charts else []), *below)
+        if not charts or screen is None or len(screen.render_lines(shown)) <= screen.height:
+            return shown
+        charts.pop()
+
+
+def _text(said: str, style: str = "", **how: Any) -> Text:
+    """What others wrote, a run's agents among them, as no terminal obeys it."""
+    return Text(printable(said), style=style, **how)
 
 
 def chart(points: Sequence[tuple[float, float]], *, width: int, height: int) -> list[str]:
@@ -109,11 +128,11 @@ def _charts(run: WatchedRun) -> list[RenderableType]:
             continue
         values = [value for _, value in points or held_out]
         rows = chart([(float(step), value) for step, value in points or held_out], width=_WIDTH, height=_HEIGHT)
-        last = f"{values[-1]:.4g}" + (f", held out {held_out[-1][1]:.4g}" if held_out else "")
-        ends = f"{min(values):.3g} to {max(values):.3g}"
+        ends = f"{min(values):.3g} to {max(values):.3g}" + (f", held out {held_out[-1][1]:.4g}" if held_out else "")
         lines = Text("\n".join(rows), style="cyan")
-        title = f"[bold]{name}[/] {last}"
-        found.append(Panel(lines, title=title, subtitle=f"[dim]{ends}[/]", title_align="left", border_style="dim"))
+        title = f"[bold]{name}[/] {values[-1]:.4g}"
+        subtitle, wide = f"[dim]{ends}[/]", _WIDTH + 4  # a long title makes it no wider
+        found.append(Panel(lines, title=title, subtitle=subtitle, title_align="left", border_style="dim", width=wide))
     return found
 
 
@@ -123,7 +142,9 @@ def _head(about: Mapping[str, Any]) -> Text:
     state = (about["state"], _STATES.get(about["state"], "dim"))
     steps = about["steps"][-1] if about["steps"] else 0
     algorithm = about["algorithm"]["name"] or ""
-    return Text.assemble((about["name"], "bold"), "  ", state, f"  step {steps}{ago}", (f"  {algorithm}", "dim"))
+    return Text.assemble(
+        (printable(about["name"]), "bold"), "  ", state, f"  step {steps}{ago}", (f"  {algorithm}", "dim")
+    )
 
 
 def _times(run: WatchedRun) -> dict[str, float]:
@@ -149,7 +170,7 @@ def _runs(outlines: Sequence[Mapping[str, Any]]) -> Table:
         numbers = [each["num_steps"], each["reward"], each["success"]]
         cells = ["" if value is None else f"{value:.4g}" for value in numbers]
         state = Text(each["state"], style=_STATES.get(each["state"], "dim"))
-        table.add_row(Text(each["id"]), state, *cells)
+        table.add_row(_text(each["id"]), state, *cells)
     return table
 
 
@@ -158,8 +179,7 @@ def _episodes(run: WatchedRun) -> Table:
     table = plain_table("episode", "outcome", "reward", "turns", "tokens", "", right=("reward", "turns", "tokens"))
     for each in found["episodes"]:
         reward = "" if each["reward"] is None else f"{each['reward']:.3f}"
-        said = printable(each["reason"] or each["first_text"] or "")
-        text = Text(said, style="dim", no_wrap=True, overflow="ellipsis")
+        text = _text(each["reason"] or each["first_text"] or "", "dim", no_wrap=True, overflow="ellipsis")
         numbers = (reward, str(each["num_turns"]), str(each["num_tokens"]))
-        table.add_row(Text(each["id"]), Text(each["outcome"]), *numbers, text)
+        table.add_row(_text(each["id"]), Text(each["outcome"]), *numbers, text)
     return table

@@ -3,6 +3,7 @@ from __future__ import annotations
 import io
 from collections.abc import Callable
 from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,12 +14,15 @@ from rich.console import Console
 from ludus.cli.dashboard import chart, render
 from ludus.runs.store import RunStore
 from ludus.runs.watch.folder import RunsFolder
-from tests.runs.conftest import fill_run
+from ludus.types import Outcome
+from tests.runs.conftest import episode_of, fill_run
 
 
 def text_of(folder: Path, width: int = 100) -> str:
     console = Console(file=io.StringIO(), width=width)
     with closing(RunsFolder(folder)) as runs:
+        for each in runs.ids():
+            runs.run(each).wait(num_read=100)
         console.print(render(runs))
     assert isinstance(console.file, io.StringIO)
     return console.file.getvalue()
@@ -42,6 +46,45 @@ def test_without_a_terminal_it_is_printed_once(ludus: Callable[..., Any], tmp_pa
         fill_run(store, num_steps=2)
     shown = ludus("watch", tmp_path / "run", "--terminal")
     assert shown.code == 0 and "rollout/reward" in shown.out
+
+
+def test_what_is_wrong_is_said_when_it_is_printed_once(ludus: Callable[..., Any], tmp_path: Path) -> None:
+    """Damage and reasons of failures take time to be found, and there is no second look."""
+    with RunStore.create(tmp_path, "run", "model: {path: x}\n") as store:
+        for number in range(4):
+            store.add_episode(episode_of(number, kind="failed", reward=None), step=0)
+        store.add_metrics(0, {"rollout/reward": 0.5})
+    (tmp_path / "run" / "config.yaml").write_text("model: [\n")
+    with (tmp_path / "run" / "metrics.jsonl").open("a") as file:
+        file.write("no json\n")
+    said = " ".join(ludus("watch", tmp_path / "run", "--terminal").out.split())
+    for part in ("1 of its lines cannot be read", "config.yaml is damaged", "4 x failed: the agent raised ValueError"):
+        assert part in said
+
+
+def test_on_a_small_screen_charts_make_room_for_what_is_said(tmp_path: Path) -> None:
+    """Health, the ledger and the newest episodes stand on 24 lines, and as many charts as fit."""
+    with RunStore.create(tmp_path, "run", "model: {path: x}\n") as store:
+        fill_run(store, num_steps=12)
+    with closing(RunsFolder(tmp_path / "run")) as runs:
+        runs.run("run").wait(num_read=100)
+        for height, num_charts in ((24, 2), (100, 6)):
+            console = Console(file=io.StringIO(), width=80, height=height)
+            console.print(render(runs, console))
+            said = console.file.getvalue()  # type: ignore[attr-defined]
+            assert len(said.splitlines()) <= height and said.count("╭") == num_charts
+            assert "The run was broken off" in said and "trained" in said and "ep-95" in said
+
+
+def test_no_terminal_obeys_what_agents_said(tmp_path: Path) -> None:
+    """Of an error, an episode's name, a text: what would change its title or its colours is spelled."""
+    evil = "\x1b]0;gone\x07\x1b[2J"
+    with RunStore.create(tmp_path, "run", "model: {path: x}\n") as store:
+        failed = Outcome("failed", f"ValueError: {evil}")
+        for number in range(6):
+            store.add_episode(replace(episode_of(number), id=f"{evil}{number}", outcome=failed), step=0)
+    said = text_of(tmp_path / "run")
+    assert "\\x1b]0;gone" in said and "\x1b" not in said and "\x07" not in said
 
 
 points = st.lists(st.tuples(st.floats(-1e6, 1e6), st.floats(allow_nan=True, allow_infinity=True)), max_size=30)
