@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import time
 import uuid
 from collections.abc import Mapping, Sequence
@@ -22,7 +23,7 @@ from typing import Any
 
 from ludus.runs.metrics import Metrics
 from ludus.runs.trackers.base import Report, TrackedEpisode, TrackedRun, Tracker, numbers_of
-from ludus.runs.trackers.tree import MAX_LABEL_CHARS, UNDECODED, TreeSpan, episode_tree, labels_of
+from ludus.runs.trackers.tree import MAX_LABEL_CHARS, UNDECODED, TreeSpan, cut, episode_tree, labels_of
 from ludus.settings import leaves
 from ludus.types import Episode
 
@@ -31,6 +32,7 @@ _MAX_PREVIEW_CHARS = 1000  # as MLflow's own
 _MOST_VALUES = 100
 """Of one request: what MLflow's servers take of parameters; of metrics they take more."""
 _MAX_PARAM_CHARS = 500
+_NOT_ALLOWED = re.compile(r"[^/\w.\- :]")
 # A server that is gone is reported after seconds, not after MLflow's own many minutes.
 _HTTP = {"MLFLOW_HTTP_REQUEST_MAX_RETRIES": "1", "MLFLOW_HTTP_REQUEST_TIMEOUT": "20"}
 _QUIET = {"MLFLOW_DISABLE_TELEMETRY": "true", "DO_NOT_TRACK": "true", "GIT_PYTHON_REFRESH": "quiet"}
@@ -66,7 +68,7 @@ class MlflowTracker(Tracker):
         from mlflow.entities import Metric
 
         now = int(time.time() * 1e3)
-        values = [Metric(name, value, now, step) for name, value in metrics.items()]
+        values = [Metric(_allowed(name), value, now, step) for name, value in metrics.items()]
         for start in range(0, len(values), _MOST_VALUES):
             self._client.log_batch(self.run_id, metrics=values[start : start + _MOST_VALUES])
 
@@ -74,7 +76,7 @@ class MlflowTracker(Tracker):
         spans: list[Any] = []
         for one in episodes:
             episode = one.episode
-            known_as = f"{self.run_id}/{episode.id}/{episode.started_at}"
+            known_as = f"{self.run_id}/{cut(episode.id)}/{episode.started_at}"
             trace_id = f"tr-{uuid.uuid5(uuid.NAMESPACE_URL, known_as).hex}"
             labels = labels_of(episode, self._name, one.step)
             top, *below = episode_tree(episode)
@@ -99,9 +101,15 @@ class MlflowTracker(Tracker):
     def _add_params(self, config: Mapping[str, Any]) -> None:
         from mlflow.entities import Param
 
-        values = [Param(".".join(path), str(value)[:_MAX_PARAM_CHARS]) for path, value in leaves(config)]
+        values = [Param(_allowed(".".join(path)), str(value)[:_MAX_PARAM_CHARS]) for path, value in leaves(config)]
         for start in range(0, len(values), _MOST_VALUES):
             self._client.log_batch(self.run_id, params=values[start : start + _MOST_VALUES])
+
+
+def _allowed(name: str) -> str:
+    """The name as MLflow takes names: it is part of a path there."""
+    parts = _NOT_ALLOWED.sub("_", cut(name)).split("/")
+    return "/".join(part for part in parts if part.strip("."))[:MAX_LABEL_CHARS] or "_"
 
 
 def _place_of_files(uri: str) -> str | None:
@@ -123,7 +131,7 @@ def _info(
     asked = (run.inputs or {}).get("messages") or [{}]  # its last is what the episode began with
     return TraceInfo(
         trace_id=trace_id,
-        client_request_id=episode.id,
+        client_request_id=cut(episode.id),
         trace_location=TraceLocation.from_experiment_id(experiment_id),
         request_time=int(run.started_at * 1e3),
         execution_duration=int((run.finished_at - run.started_at) * 1e3),
@@ -136,7 +144,7 @@ def _info(
             "mlflow.sourceRun": run_id,
             "mlflow.trace.tokenUsage": json.dumps(_usage(*(span.usage for span in tree))),
         },
-        tags={"mlflow.traceName": f"episode {episode.id}"[:MAX_LABEL_CHARS], **labels},
+        tags={"mlflow.traceName": f"episode {labels['episode']}"[:MAX_LABEL_CHARS], **labels},
         assessments=[
             Feedback(name=name, value=float(value), source=source, trace_id=trace_id)
             for name, value in given.items()

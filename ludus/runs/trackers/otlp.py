@@ -95,7 +95,7 @@ class OtlpTracker(Tracker):
 
     def _spans_of(self, one: TrackedEpisode) -> list[Any]:
         episode = one.episode
-        trace_id = uuid.uuid5(uuid.NAMESPACE_URL, f"{self.run_id}/{episode.id}/{episode.started_at}")
+        trace_id = uuid.uuid5(uuid.NAMESPACE_URL, f"{self.run_id}/{cut(episode.id)}/{episode.started_at}")
         labels = {f"ludus.{name}": value for name, value in labels_of(episode, self._name, one.step).items()}
         return [self._span(trace_id, idx, span, labels) for idx, span in enumerate(episode_tree(episode))]
 

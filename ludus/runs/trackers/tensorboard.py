@@ -14,7 +14,7 @@ from typing import Any
 from ludus.runs.metrics import Metrics
 from ludus.runs.trackers.base import Report, TrackedEpisode, TrackedRun, Tracker, numbers_of
 from ludus.runs.trackers.conversation import conversation
-from ludus.runs.trackers.tree import labels_of
+from ludus.runs.trackers.tree import cut, labels_of
 from ludus.settings import leaves
 
 
@@ -79,7 +79,7 @@ class TensorboardTracker(Tracker):
 def _shown(one: TrackedEpisode, labels: Mapping[str, str]) -> str:
     """An episode in Markdown."""
     head = " · ".join(f"{name} `{value}`" for name, value in labels.items() if name not in ("run", "split"))
-    reason = [_as_it_is(one.episode.outcome.reason)] if one.episode.outcome.reason else []
+    reason = [_as_it_is(cut(one.episode.outcome.reason))] if one.episode.outcome.reason else []
     said = [f"**{who}**\n\n{_as_it_is(text)}" for who, text in conversation(one.episode)]
     return "\n\n".join([head, *reason, *said])
 

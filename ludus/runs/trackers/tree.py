@@ -55,12 +55,14 @@ def episode_tree(episode: Episode) -> tuple[TreeSpan, ...]:
             "reward": episode.reward,
             "outcome": outcome.kind,
         },
-        error=outcome.reason or outcome.kind if outcome.kind in ("failed", "timeout", "cancelled", "lost") else None,
+        error=cut(outcome.reason) or outcome.kind
+        if outcome.kind in ("failed", "timeout", "cancelled", "lost")
+        else None,
         attributes={
-            "outcome": {"kind": outcome.kind, "reason": outcome.reason},
+            "outcome": {"kind": outcome.kind, "reason": cut(outcome.reason)},
             "rewards": dict(episode.rewards),
             "metrics": dict(episode.metrics),
-            "metadata": dict(episode.metadata),
+            "metadata": map_texts(episode.metadata, cut),
             "num_turns": len(turns),
             "num_sampled_tokens": episode.session.num_sampled_tokens,
         },
@@ -82,7 +84,7 @@ def labels_of(episode: Episode, run_name: str, step: int | None) -> dict[str, st
         labels["step"] = str(step)
     if episode.reward is not None:
         labels["reward"] = f"{episode.reward:g}"
-    return {name: value[:MAX_LABEL_CHARS] for name, value in labels.items()}
+    return {name: cut(value)[:MAX_LABEL_CHARS] for name, value in labels.items()}
 
 
 def _answers(episode: Episode) -> Iterator[TreeSpan]:
@@ -127,7 +129,9 @@ def _shown(message: Message) -> dict[str, Any]:
 
 
 def cut(text: str) -> str:
-    """The text, its middle left out where it is very long."""
+    """The text as every client takes it: its middle left out where it is very long, and a mark in the place of half a
+    character, as an agent may have cut it."""
+    text = text.encode(errors="replace").decode()
     if len(text) <= MAX_CHARS:
         return text
     half = MAX_CHARS // 2

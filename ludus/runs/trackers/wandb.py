@@ -84,7 +84,7 @@ class WandbTracker(Tracker):
         return [
             one.step,
             *(labels[name] for name in _LABELS),
-            episode.outcome.reason,
+            cut(episode.outcome.reason),
             None if episode.reward is None else float(episode.reward),
             len(turns),
             episode.session.num_sampled_tokens,

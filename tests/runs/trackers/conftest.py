@@ -69,6 +69,6 @@ def database(tmp_path_factory: pytest.TempPathFactory) -> str:
         run.add_episode(with_tools(1), step=3)
         run.add_episode(failed, step=3)
         run.add_episode(replace(with_tools(10), spans=(), is_eval=True))
-        run.add_metrics(3, {"rollout/reward": 0.25})
+        run.add_metrics(3, {"rollout/reward": 0.25, "rollout/accuracy@1": 0.5})
         run.write_summary(SUMMARY)
     return uri

@@ -135,8 +135,9 @@ def test_rewards_and_metrics_are_assessments(found: Any) -> None:
 
 
 def test_metrics_and_the_summary_are_the_runs(found: Any) -> None:
-    """With their steps, beside the configuration and the summary as a file."""
+    """With their steps, beside the configuration and the summary as a file; a name that MLflow refuses is changed."""
     metrics, params = found["metrics"], found["params"]
+    assert metrics["rollout/accuracy_1"] == 0.5
     assert (metrics["rollout/reward"], metrics["summary/reward"]) == (0.25, 0.75)
     assert params["name"] == "first" and params["gconfig.n_samples"]
     assert "summary.json" in found["files"]

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
+from ludus.types import Episode, Message
 from tests.runs.trackers.collector import Collected, collector, values_of
 from tests.runs.trackers.conftest import SUMMARY, tracked, with_tools
 
@@ -26,8 +28,17 @@ def collected(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Collected]:
         with tracked(root, "first", goes_on_at=1, **settings) as run:
             run.add_metrics(2, {"rollout/reward": 0.5})
             run.add_episode(with_tools(2), step=2)
+            run.add_episode(_with_half_a_character(3), step=3)
             run.write_summary(SUMMARY)
         yield found
+
+
+def _with_half_a_character(seed: int) -> Episode:
+    """As an agent leaves it that cuts a text where it likes."""
+    episode = with_tools(seed)
+    first, *rest = episode.session.turns
+    turns = (replace(first, messages=(Message("user", "\ud83d"),)), *rest)
+    return replace(episode, id="ep-\ud83d", session=replace(episode.session, turns=turns))
 
 
 def spans_of(collected: Collected, step: str) -> list[Any]:
@@ -51,6 +62,12 @@ def test_spans_have_the_names_of_the_conventions(collected: Collected) -> None:
     assert {span.trace_id for span in below} == {agent.trace_id}
     assert len({span.span_id for span in [agent, *below]}) == 8
     assert {span.trace_id for span in spans_of(collected, "2")}.isdisjoint({agent.trace_id})
+
+
+def test_half_a_character_holds_up_nothing(collected: Collected) -> None:
+    """The episode comes with a mark in its place, and what comes after it."""
+    agent = spans_of(collected, "3")[0]
+    assert values_of(agent.attributes)["ludus.episode"] == "ep-?" and spans_of(collected, "2")
 
 
 def test_an_answer_says_what_was_asked_and_used(collected: Collected) -> None:
