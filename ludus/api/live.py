@@ -108,7 +108,8 @@ class Progress(Observer):
         self._total_steps: int | None = None
         self._total_seconds: float | None = None
         self._num_steps = 0
-        self._trained_s = 0.0
+        self._stepped_s = self._trained_s = 0.0
+        """In this process, and since the run's first start."""
         self._step = 0
 
     def on_start(self, total_steps: int | None, total_seconds: float | None) -> None:
@@ -118,14 +119,16 @@ class Progress(Observer):
     def on_step(self, step: int, metrics: Metrics) -> None:
         """Count the step's own time; the time of evaluations counts for no limit."""
         self._step, self._num_steps = step, self._num_steps + 1
-        self._trained_s += metrics.get("time/step_s", 0.0)
+        took_s = metrics.get("time/step_s", 0.0)
+        self._stepped_s += took_s
+        self._trained_s = metrics.get("time/train_total_s", self._trained_s + took_s)
 
     @property
     def left_s(self) -> float | None:
         """Seconds until the run ends. None: not known yet."""
         left = []
         if self._total_steps is not None and self._num_steps:
-            left.append((self._total_steps - self._step) * self._trained_s / self._num_steps)
+            left.append((self._total_steps - self._step) * self._stepped_s / self._num_steps)
         if self._total_seconds is not None:
             left.append(self._total_seconds - self._trained_s)
         return max(0.0, min(left)) if left else None
@@ -228,7 +231,7 @@ class RunPanel(Progress):
             parts = [f"{name} {text}" for name, text in found]
             rows.append(Text.assemble(("rows  ", "dim"), " · ".join(parts)))
         if self._evals:
-            parts = [f"{_first(metrics, _SUCCESS):.0%} at step {step}" for step, metrics in self._evals[-4:]]
+            parts = [f"{_held_out(metrics)} at step {step}" for step, metrics in self._evals[-4:]]
             rows.append(Text.assemble(("held out  ", "dim"), " → ".join(parts)))
         rows += [Text(line, style="red", overflow="ellipsis", no_wrap=True) for line in _shown_failures(self._failures)]
         return Panel(
@@ -313,6 +316,12 @@ def _shown_failures(failures: Sequence[Failure]) -> list[str]:
 def _results(metrics: Metrics) -> list[tuple[str, str]]:
     found = ((label, _first(metrics, names), form) for label, names, form in _SHOWN)
     return [(label, form.format(value)) for label, value, form in found if math.isfinite(value)]
+
+
+def _held_out(metrics: Metrics) -> str:
+    """How well held-out rows were played: the success, where agents report one."""
+    success, reward = _first(metrics, _SUCCESS), _first(metrics, _REWARD)
+    return f"{success:.0%}" if math.isfinite(success) else "–" if math.isnan(reward) else f"reward {reward:.3f}"
 
 
 def _of_data(metrics: Metrics) -> list[tuple[str, str]]:

@@ -165,6 +165,24 @@ def test_a_resumed_run_counts_only_its_own_steps() -> None:
     assert progress.left_s == 10.0
 
 
+def test_of_the_seconds_of_a_run_a_resumed_one_has_what_is_left() -> None:
+    """An hour was asked for, and it is resumed after 50 minutes."""
+    progress = Progress(clock=lambda: 0.0)
+    progress.on_start(None, 3600.0)
+    progress.on_step(8, {"time/step_s": 60.0, "time/train_total_s": 3060.0})
+    assert progress.left_s == 540.0 and progress.share == 0.85
+
+
+def test_held_out_rows_without_success_have_their_reward() -> None:
+    console, out = _console(is_terminal=False)
+    panel = LivePanel(console, "run")
+    panel.on_eval(0, {"eval/reward": 0.25})
+    panel.on_eval(5, {"eval/reward": -1.5, "eval/success": 0.5})
+    panel.on_eval(6, {"eval/turns": 2.0})
+    console.print(panel.render())
+    assert "reward 0.250 at step 0 → 50% at step 5 → – at step 6" in out.getvalue()
+
+
 def test_a_sparkline_shows_the_shape() -> None:
     """Low is low, high is high, long series are averaged, values that are not numbers are left out."""
     assert sparkline([0.0, 1.0, float("nan"), 2.0]) == "▁▅█"
