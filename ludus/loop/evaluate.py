@@ -89,13 +89,12 @@ def account_evaluated(episodes: Sequence[Episode]) -> Ledger:
 def eval_metrics(episodes: Sequence[Episode]) -> dict[str, float]:
     """Means over episodes. There is `eval/success` if any episode reports it; those that do not count as 0."""
     rewards = [episode.reward for episode in episodes if episode.reward is not None]
-    metrics = {"eval/episodes": float(len(episodes))}
+    metrics = {f"eval/{name}": value for name, value in merge_means(each.metrics for each in episodes).items()}
+    metrics["eval/episodes"] = float(len(episodes))
     if rewards:
         metrics["eval/reward"] = fmean(rewards)
     if any("success" in episode.metrics for episode in episodes):
         metrics["eval/success"] = fmean(episode.metrics.get("success", 0.0) for episode in episodes)
-    means = merge_means(episode.metrics for episode in episodes)
-    metrics.update({f"eval/{name}": value for name, value in means.items() if name != "success"})
     metrics["eval/turns"] = fmean(len(episode.session.turns) for episode in episodes)
     metrics["eval/failed_episodes"] = float(sum(not episode.outcome.has_credit for episode in episodes))
     return metrics

@@ -72,6 +72,7 @@ class TrainingClock:
             self._counters,
             counters,
             rollout_s=self._parts_s.get("rollout", 0.0),
+            step_s=self.last_step_s,
             train_s=self._parts_s.get("train", 0.0),
             num_row_tokens=num_row_tokens,
         )
@@ -108,7 +109,8 @@ def rollout_metrics(taken: TakenGroups) -> dict[str, float]:
             metrics["rollout/undecoded_calls"] = float(num_undecoded)
         metrics["rollout/truncated_share"] = fmean(episode.outcome.kind == "truncated" for episode in episodes)
     reported = merge_means(episode.metrics for episode in episodes)
-    metrics.update({f"rollout/{name}": value for name, value in reported.items()})
+    # what we measure keeps its name: an agent may report a reward of its own
+    metrics = {f"rollout/{name}": value for name, value in reported.items()} | metrics
     metrics.update({f"rollout/discarded_{mask}_episodes": float(count) for mask, count in sorted(discarded.items())})
     metrics.update({f"data/skipped_{why}": float(count) for why, count in taken.skipped.items()})
     return metrics | _source_metrics(taken.groups)
@@ -146,15 +148,16 @@ def _source_metrics(groups: Sequence[Group]) -> dict[str, float]:
     metrics: dict[str, float] = {}
     for name in sorted({group.source for group in groups if group.source}):
         own = [group for group in groups if group.source == name]
-        episodes = [episode for group in own for episode in group.episodes]
+        played = [episode for group in own for episode in group.episodes]
+        episodes = [episode for episode in played if not episode.is_greedy] or played
         rewards = [episode.reward for episode in episodes if episode.reward is not None]
         means = {
+            **merge_means(episode.metrics for episode in episodes),
             "share": len(own) / len(groups),
             "turns": fmean(len(episode.session.turns) for episode in episodes),
             "tokens": fmean(episode.session.num_sampled_tokens for episode in episodes),
             "truncated_share": fmean(episode.outcome.kind == "truncated" for episode in episodes),
             **({"reward": fmean(rewards)} if rewards else {}),
-            **merge_means(episode.metrics for episode in episodes),
         }
         metrics.update({f"rollout/{metric}/{name}": value for metric, value in means.items()})
     return metrics
@@ -219,9 +222,13 @@ def _value_metrics(batch: Batch) -> dict[str, float]:
 
 
 def speed_metrics(
-    before: EngineStats, after: EngineStats, *, rollout_s: float, train_s: float, num_row_tokens: int
+    before: EngineStats, after: EngineStats, *, rollout_s: float, step_s: float, train_s: float, num_row_tokens: int
 ) -> dict[str, float]:
-    """Tokens a second of engine and trainer, and the engine's counters since the last step."""
+    """Tokens a second of engine and trainer, and the engine's counters since the last step.
+
+    step_s: how long the step took. Engines that were busy for longer than that in sum worked side by side; their rate
+    is that of all of them together.
+    """
     sampled = after.num_sampled_tokens - before.num_sampled_tokens
     busy_s = after.busy_s - before.busy_s
     metrics = {
@@ -233,7 +240,7 @@ def speed_metrics(
         "engine/busy_s": busy_s,
     }
     if sampled and (busy_s > 0 or rollout_s > 0):
-        metrics["rollout/tokens_per_s"] = sampled / (busy_s or rollout_s)
+        metrics["rollout/tokens_per_s"] = sampled / (min(busy_s, step_s) or rollout_s)
     if num_row_tokens and train_s > 0:
         metrics["train/tokens_per_s"] = num_row_tokens / train_s
     return metrics

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 import torch
 
 from ludus.algorithms.base import LossInputs
 from ludus.algorithms.metrics import replay_metrics as trained_metrics
 from ludus.algorithms.pack import OWN, REPLAYED
-from ludus.loop.measure import replay_metrics, rollout_metrics
+from ludus.loop.evaluate import eval_metrics
+from ludus.loop.measure import replay_metrics, rollout_metrics, speed_metrics
 from ludus.rollout.groups import TakenGroups
-from ludus.types import Episode, Group, Message, Node, Outcome, Sampled, Sampling, SessionRecord, Turn
+from ludus.types import EngineStats, Episode, Group, Message, Node, Outcome, Sampled, Sampling, SessionRecord, Turn
 
 FORKS = (None, "edit", "edit", "reasoning_stripped")
 
@@ -78,6 +81,36 @@ def test_each_source_has_its_share_and_means_of_its_own() -> None:
     assert (metrics["data/skipped_solved"], metrics["data/skipped_hopeless"]) == (2.0, 0.0)
     alone = rollout_metrics(TakenGroups((group(0, "", 1.0),), ()))
     assert not any(name.count("/") > 1 or name.startswith("data/") for name in alone)
+
+
+def test_what_is_measured_keeps_its_name() -> None:
+    """An agent that reports a reward, turns or counts of its own changes no curve but those that are its own; a source
+    has the reward of its sampled members, as the whole has."""
+    turn = Turn("t0", 0, None, None, None, (), Message("assistant"), Sampled((1,), (-0.1,), (0,), "stop"), Sampling())
+    session = SessionRecord("s", (Node(None, (1,), "t0"),), (turn,))
+    own = {"reward": 100.0, "turns": 7.0, "episodes": 9.0, "share": 0.3, "tries": 4.0}
+    episode = Episode("e", "t", "g", session, {}, Outcome("ok"), reward=1.0, metrics=own)
+    greedy = replace(episode, reward=5.0, session=replace(session, turns=(replace(turn, sampling=Sampling(0.0)),)))
+    metrics = rollout_metrics(TakenGroups((Group("g", "t", (episode, greedy), "sums"),), ()))
+    assert (metrics["rollout/reward"], metrics["rollout/turns"], metrics["rollout/episodes"]) == (1.0, 1.0, 2.0)
+    assert (metrics["rollout/reward/sums"], metrics["rollout/share/sums"]) == (1.0, 1.0)
+    assert metrics["rollout/tries"] == metrics["rollout/tries/sums"] == 4.0
+    held_out = eval_metrics((episode,))
+    assert (held_out["eval/reward"], held_out["eval/turns"], held_out["eval/episodes"]) == (1.0, 1.0, 1.0)
+    assert held_out["eval/tries"] == 4.0
+
+
+def test_several_engines_sample_what_they_sample_together() -> None:
+    """Four that are busy for all of ten seconds sample 4,000 tokens in these, 400 a second; one that is busy for half
+    of them 200 a second of its own time."""
+    before = EngineStats(version=0)
+    seconds = {"rollout_s": 3.0, "step_s": 10.0, "train_s": 1.0, "num_row_tokens": 0}
+
+    def speed(num_tokens: int, busy_s: float) -> float:
+        after = EngineStats(version=0, num_sampled_tokens=num_tokens, busy_s=busy_s)
+        return speed_metrics(before, after, **seconds)["rollout/tokens_per_s"]
+
+    assert (speed(4_000, 40.0), speed(1_000, 5.0), speed(600, 0.0)) == (400.0, 200.0, 200.0)
 
 
 def test_what_is_replayed_is_worth_its_effective_sample_size() -> None:
