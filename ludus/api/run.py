@@ -118,6 +118,8 @@ async def open_run(
         start = RunProgress() if found is None else found.progress
         _check_disk(config, learner)
         if goes_on:
+            with RunStore.look(config.folder, checks=False) as record:  # later steps are void when it goes on
+                compute_as_in(record, start.step)
             store = stack.enter_context(RunStore.go_on(config.folder, text, step=start.step))
             set_aside_later(store.checkpoints, start.step)
             if store.num_episodes < start.num_episodes:
@@ -126,7 +128,6 @@ async def open_run(
             if store.last_step > start.step:
                 said = "the run had come to step %d; what it learned after step %d is learned again"
                 logger.warning(said, store.last_step, start.step)
-            compute_as_in(store, start.step)
         else:
             store = stack.enter_context(RunStore.create(config.run_root, config.name, text))
         stack.enter_context(open_trackers(config.trackers, config.name, store.folder))

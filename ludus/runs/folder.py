@@ -10,6 +10,8 @@ import json
 import logging
 import re
 import zlib
+from collections.abc import Iterable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -125,19 +127,46 @@ def trained_model(folder: Path) -> Path:
     return model
 
 
-def read_metrics(folder: Path) -> tuple[list[tuple[int, dict[str, float]]], int]:
-    """Step and metrics, by step, and how many lines cannot be read; one that a crash cut short does not count."""
+RESUMED = "run/resumed"
+"""Among the metrics of a step: the run went on from there, and what was measured of later steps before is void."""
+
+
+@dataclass(frozen=True, slots=True)
+class MetricLines:
+    """What stands in lines of metrics.jsonl."""
+
+    rows: list[tuple[int, dict[str, float]]]
+    """Step and metrics, by step; of what several lines say of a step, the last holds."""
+    num_unreadable: int
+    """Lines; one that a crash cut short does not count."""
+    void: frozenset[int]
+    """Steps after which nothing was left of them: the run was resumed from an earlier one."""
+
+
+def read_metrics(folder: Path) -> MetricLines:
+    """All of the run's."""
     path = folder / "metrics.jsonl"
-    lines = path.read_bytes().splitlines(keepends=True) if path.is_file() else []
+    return metric_lines(path.read_bytes().splitlines(keepends=True) if path.is_file() else [])
+
+
+def metric_lines(lines: Iterable[bytes]) -> MetricLines:
+    """Lines with their ends."""
     rows: dict[int, dict[str, float]] = {}
-    num_unreadable = 0
+    num_unreadable, void = 0, set[int]()
     for line in lines:
         found = metrics_of(line)
         if found is None:
             num_unreadable += line.endswith(b"\n")
-        else:
-            rows.setdefault(found[0], {}).update(found[1])
-    return sorted(rows.items()), num_unreadable
+            continue
+        step, numbers = found
+        if numbers.pop(RESUMED, None) is not None:
+            later = [each for each in rows if each > step]
+            void.update(later)
+            for each in later:
+                del rows[each]
+        if numbers:
+            rows.setdefault(step, {}).update(numbers)
+    return MetricLines(sorted(rows.items()), num_unreadable, frozenset(void))
 
 
 def metrics_of(line: bytes) -> tuple[int, dict[str, float]] | None:

@@ -30,7 +30,7 @@ import msgspec
 from ludus.errors import BackendError
 from ludus.processes.files import OWNER_ALONE, lock, set_aside
 from ludus.runs.codec import Decoder, Piece, SessionReader, SessionWriter, plain, to_bytes
-from ludus.types import Node, SessionRecord, Turn
+from ludus.types import Episode, Node, Outcome, SessionRecord, Turn
 
 logger = logging.getLogger(__name__)
 
@@ -64,6 +64,24 @@ class Unfinished:
     @property
     def record(self) -> SessionRecord:
         return self.reader.record()
+
+    @property
+    def episode(self) -> Episode:
+        """It as it was broken off; its session has turns."""
+        record, info = self.record, self.info
+        return Episode(
+            id=record.id,
+            task_id=info.get("task_id", record.id),
+            group_id=info.get("group_id", record.id),
+            session=record,
+            rewards=self.rewards,
+            outcome=Outcome("cancelled", "the process ended before the session did"),
+            reward=sum(self.rewards.values()) if self.rewards else None,
+            metadata=info.get("metadata", {}),
+            started_at=info.get("started_at", record.turns[0].started_at),
+            finished_at=record.turns[-1].finished_at,
+            is_eval=info.get("is_eval", False),
+        )
 
 
 class Journal:

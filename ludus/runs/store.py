@@ -33,12 +33,21 @@ from ludus.processes.files import OWNER_ALONE, hold, set_aside, write_whole
 from ludus.runs import records
 from ludus.runs.codec import FORMAT, decode_episode, encode_episode
 from ludus.runs.failures import KINDS, Failure, Failures
-from ludus.runs.folder import LOCK, config_text, is_begun, read_config, read_metrics, read_summary, write_config
-from ludus.runs.journal import Journal, Unfinished, discard, left_behind, read_unfinished
+from ludus.runs.folder import (
+    LOCK,
+    RESUMED,
+    config_text,
+    is_begun,
+    read_config,
+    read_metrics,
+    read_summary,
+    write_config,
+)
+from ludus.runs.journal import Journal, discard, left_behind, read_unfinished
 from ludus.runs.metrics import Metrics
 from ludus.runs.records import FinishedEpisode
 from ludus.runs.tokens import StepTokens, TokenColumns, discard_tokens, missing_steps, read_tokens, write_tokens
-from ludus.types import Episode, Outcome
+from ludus.types import Episode
 
 logger = logging.getLogger(__name__)
 
@@ -107,7 +116,8 @@ class RunStore(AbstractContextManager["RunStore"]):
 
     @classmethod
     def go_on(cls, folder: Path | str, config_text: str, *, step: int) -> RunStore:
-        """A run that exists and goes on after `step`, perhaps with another configuration; it has no summary any more.
+        """A run that exists and goes on after `step`, perhaps with another configuration; it has no summary any more,
+        and nothing of later steps, which are trained anew, but for their episodes and credit.
 
         What is damaged is kept beside what could be read of it, and a warning says what was wrong.
         The configuration it had stays beside the new one. Where it was resumed from the same step before, the first
@@ -128,8 +138,9 @@ class RunStore(AbstractContextManager["RunStore"]):
                 write_config(folder, config_text)
                 (folder / "summary.json").unlink(missing_ok=True)
                 discard_tokens(folder, after=step)
-            with store._transaction("forget the batches of later steps") as db:  # which are trained anew
+            with store._transaction("forget the batches of later steps") as db:
                 db.execute("DELETE FROM batches WHERE step > ?", (step,))
+            store.add_metrics(step, {RESUMED: 1.0})
         except BaseException:
             store.close()
             raise
@@ -193,10 +204,11 @@ class RunStore(AbstractContextManager["RunStore"]):
     def damages(self) -> list[str]:
         """A sentence for each thing in the folder that is not as it was written; what could be read of it is there."""
         found = [self._records.damage] if self._records.damage is not None else []
-        rows, num_unreadable = read_metrics(self.folder)
-        if num_unreadable:
-            found.append(f"metrics.jsonl is damaged: {num_unreadable:,} of its lines cannot be read")
-        missing = {step for (step,) in self.rows("SELECT DISTINCT step FROM credit")} - {step for step, _ in rows}
+        lines = read_metrics(self.folder)
+        if lines.num_unreadable:
+            found.append(f"metrics.jsonl is damaged: {lines.num_unreadable:,} of its lines cannot be read")
+        told = {step for step, _ in lines.rows} | lines.void
+        missing = {step for (step,) in self.rows("SELECT DISTINCT step FROM credit")} - told
         if self.summary() is None:
             missing -= {max(missing, default=0)}  # its metrics may be on their way, or were when a crash came
         if missing:
@@ -370,7 +382,7 @@ class RunStore(AbstractContextManager["RunStore"]):
 
     def metrics(self) -> list[tuple[int, dict[str, float]]]:
         """Step and metrics, by step. What cannot be read is left out."""
-        return read_metrics(self.folder)[0]
+        return read_metrics(self.folder).rows
 
     def write_summary(self, summary: Mapping[str, Any]) -> None:
         """Replace summary.json as a whole; its presence says that the run has ended."""
@@ -444,7 +456,7 @@ class RunStore(AbstractContextManager["RunStore"]):
             kept = {turn.id for (record,) in rows for turn in decode_episode(record).session.turns}
             if found.record.turns and kept.isdisjoint(turn.id for turn in found.record.turns):
                 with self._transaction("write an episode") as db:
-                    broken_off = _broken_off(found)
+                    broken_off = found.episode
                     db.execute(records.INSERT, records.row_of(broken_off, FinishedEpisode.of(broken_off)))
         discard(segments)
 
@@ -452,24 +464,6 @@ class RunStore(AbstractContextManager["RunStore"]):
         if self._writer_lock is not None:
             os.close(self._writer_lock)
             self._writer_lock = None
-
-
-def _broken_off(found: Unfinished) -> Episode:
-    """The episode of a session whose process was killed."""
-    record, info = found.record, found.info
-    return Episode(
-        id=record.id,
-        task_id=info.get("task_id", record.id),
-        group_id=info.get("group_id", record.id),
-        session=record,
-        rewards=found.rewards,
-        outcome=Outcome("cancelled", "the process ended before the session did"),
-        reward=sum(found.rewards.values()) if found.rewards else None,
-        metadata=info.get("metadata", {}),
-        started_at=info.get("started_at", record.turns[0].started_at),
-        finished_at=record.turns[-1].finished_at,
-        is_eval=info.get("is_eval", False),
-    )
 
 
 def _connect(folder: Path, *, is_begun: bool, reads_only: bool = False, checks: bool = True) -> records.Records:

@@ -17,6 +17,7 @@ import pytest
 from ludus.errors import UserError
 from ludus.runs.codec import decode_episode, encode_episode
 from ludus.runs.store import RunStore
+from ludus.runs.watch.outline import outline
 from ludus.types import Episode
 
 
@@ -153,6 +154,23 @@ def test_a_run_that_goes_on_has_its_configuration(tmp_path: Path) -> None:
             assert store.config_text == text and store.summary() is None
     kept = {path.name: path.read_text() for path in (tmp_path / "run").glob("config*")}
     assert kept.pop("config.yaml").endswith(f"\n{texts[-1]}") and kept == {"config.until-000003.yaml": texts[0]}
+
+
+def test_what_came_after_the_step_that_a_run_goes_on_from_is_void(tmp_path: Path) -> None:
+    """Metrics of later steps are gone until these are trained again, and are not missed."""
+    with RunStore.create(tmp_path, "run", "model: {}\n") as store:
+        for step in range(5):
+            store.add_metrics(step, {"a": step, "b": step})
+            store.add_credit(step, {f"t{step}": 1.0})
+        store.add_credit(5, {"t5": 1.0})  # a crash came before its metrics
+    with RunStore.go_on(tmp_path / "run", "model: {}\n", step=2) as store:
+        assert [step for step, _ in store.metrics()] == [0, 1, 2] and store.damages() == []
+        assert store.metrics()[2][1] == {"a": 2.0, "b": 2.0}
+        store.add_metrics(3, {"a": 30.0})
+        assert store.metrics()[3:] == [(3, {"a": 30.0})]
+        assert outline(store.folder, "run")["num_steps"] == 3
+    with RunStore.go_on(tmp_path / "run", "model: {}\n", step=0) as store:
+        assert [step for step, _ in store.metrics()] == [0]
 
 
 def test_a_run_has_one_writer(tmp_path: Path) -> None:

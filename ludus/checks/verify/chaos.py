@@ -299,7 +299,7 @@ class _Disturbed:
         self._seen |= now
 
     def _trained_steps(self) -> int:
-        rows, _ = read_metrics(self.folder)
+        rows = read_metrics(self.folder).rows
         return rows[-1][0] if rows else 0
 
 
@@ -325,7 +325,7 @@ def _name_of(words: Sequence[str]) -> str | None:
 
 def _first_difference(disturbed: Path, alone: Path) -> str | None:
     # of a step that was trained again, what it did the last time; a line that a full disk refused says nothing
-    steps = [dict(read_metrics(run)[0]) for run in (disturbed, alone)]
+    steps = [dict(read_metrics(run).rows) for run in (disturbed, alone)]
     for step in sorted(steps[0].keys() & steps[1].keys()):
         found, expected = ({name: each[step].get(name) for name in _LEARNED} for each in steps)
         if found != expected:

@@ -283,5 +283,5 @@ def _wait(training: Training, is_so: Callable[[], bool]) -> bool:
 
 
 def _trained_steps(run: Path) -> int:
-    rows, _ = read_metrics(run)
+    rows = read_metrics(run).rows
     return rows[-1][0] if rows else 0

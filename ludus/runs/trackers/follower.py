@@ -27,7 +27,7 @@ from ludus.errors import LudusError
 from ludus.processes.files import hold, write_whole
 from ludus.runs.codec import decode_episode
 from ludus.runs.decoder import decoder_of
-from ludus.runs.folder import metrics_of, read_config, without_secrets
+from ludus.runs.folder import RESUMED, metrics_of, read_config, without_secrets
 from ludus.runs.report import report_page, report_text
 from ludus.runs.settings import TrackerName, TrackersSettings
 from ludus.runs.store import RunStore
@@ -151,8 +151,8 @@ class Follower:
                 if not line.endswith(b"\n"):
                     break
                 found = metrics_of(line)
-                if found is not None:
-                    tracker.add_metrics(*found)
+                if found is not None and (numbers := {name: n for name, n in found[1].items() if name != RESUMED}):
+                    tracker.add_metrics(found[0], numbers)
                 offset += len(line)
                 self._keep(replace(self._at, offset=offset, has_ended=False))
 

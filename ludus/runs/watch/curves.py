@@ -12,7 +12,7 @@ from array import array
 from collections.abc import Iterable
 from pathlib import Path
 
-from ludus.runs.folder import metrics_of
+from ludus.runs.folder import RESUMED, metrics_of
 
 _MOST_AT_ONCE = 64 * 2**20  # bytes of lines in memory at a time
 
@@ -22,9 +22,11 @@ class Curves:
 
     def __init__(self, folder: Path) -> None:
         self._path = folder / "metrics.jsonl"
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()
         self._offset = 0
         self._row_of: dict[int, int] = {}
+        self._num_rows = 0
+        """Those of steps that are void as well."""
         self._columns: dict[str, array[float]] = {}
         """NaN where a step has no such number."""
         self._lines: list[int] = []
@@ -36,7 +38,7 @@ class Curves:
             try:
                 with self._path.open("rb") as file:
                     if self._path.stat().st_size < self._offset:  # another file
-                        self._offset, self._row_of, self._columns, self._lines = 0, {}, {}, []
+                        self._offset, self._row_of, self._columns, self._lines, self._num_rows = 0, {}, {}, [], 0
                     file.seek(self._offset)
                     while lines := file.readlines(_MOST_AT_ONCE):
                         for line in lines:
@@ -66,10 +68,11 @@ class Curves:
 
     def series(self, name: str, steps: Iterable[int]) -> list[float | None]:
         """The metric at each of the steps. None: it has none there."""
-        column = self._columns.get(name)
-        if column is None:
-            return [None for _ in steps]
-        return [None if math.isnan(value := column[self._row_of[step]]) else value for step in steps]
+        with self._lock:
+            column, rows = self._columns.get(name), (self._row_of.get(step) for step in steps)
+            if column is None:
+                return [None for _ in rows]
+            return [None if row is None or math.isnan(value := column[row]) else value for row in rows]
 
     def points(self, name: str) -> list[tuple[int, float]]:
         """Steps that have the metric, and it; finite ones alone."""
@@ -79,10 +82,11 @@ class Curves:
 
     def at(self, step: int) -> dict[str, float]:
         """All metrics of a step."""
-        row = self._row_of.get(step)
-        if row is None:
-            return {}
-        return {name: column[row] for name, column in self._columns.items() if not math.isnan(column[row])}
+        with self._lock:
+            row = self._row_of.get(step)
+            if row is None:
+                return {}
+            return {name: column[row] for name, column in self._columns.items() if not math.isnan(column[row])}
 
     def last(self, name: str) -> float | None:
         points = self.points(name)
@@ -94,10 +98,15 @@ class Curves:
             return
         step, numbers = found
         self._lines.append(step)
-        row = self._row_of.setdefault(step, len(self._row_of))
-        for name, value in numbers.items():
-            column = self._columns.setdefault(name, array("d"))
-            column.extend([math.nan] * (len(self._row_of) - len(column)))
-            column[row] = value
+        if numbers.pop(RESUMED, None) is not None:
+            self._row_of = {each: row for each, row in self._row_of.items() if each <= step}
+        if not numbers:
+            return
+        row = self._row_of.setdefault(step, self._num_rows)
+        self._num_rows = max(self._num_rows, row + 1)
+        for name in numbers:
+            self._columns.setdefault(name, array("d"))
         for column in self._columns.values():
-            column.extend([math.nan] * (len(self._row_of) - len(column)))
+            column.extend([math.nan] * (self._num_rows - len(column)))
+        for name, value in numbers.items():
+            self._columns[name][row] = value

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from ludus.errors import UserError
-from ludus.runs.folder import LOCK, metrics_of, read_summary
+from ludus.runs.folder import LOCK, metric_lines, read_summary
 from ludus.runs.watch.locks import is_held
 
 _LAST_BYTES = 2**16  # some dozens of lines: of what is not in them the list says nothing
@@ -50,8 +50,7 @@ def _last_numbers(path: Path) -> dict[str, Any]:
     with suppress(OSError), path.open("rb") as file:
         file.seek(max(0, path.stat().st_size - _LAST_BYTES))
         numbers: dict[str, Any] = {}
-        for line in file.read().splitlines():
-            if (found := metrics_of(line)) is not None:
-                numbers |= {**found[1], "step": max(found[0], numbers.get("step", 0))}
+        for step, found in metric_lines(file.read().splitlines()).rows:
+            numbers |= {**found, "step": step}
         return {name: value for name, value in numbers.items() if math.isfinite(value)}
     return {}

@@ -37,5 +37,5 @@ def test_a_run_that_there_is_already_is_replayed(
     result = verify_replay(run=str(tmp_path / "runs" / "played"))
     assert result.ok and result.steps == 2 and result.rest_equal is None
     assert [path.name for path in (tmp_path / "runs").iterdir()] == ["played"]
-    rows, _ = read_metrics(tmp_path / "replayed" / "whole")
+    rows = read_metrics(tmp_path / "replayed" / "whole").rows
     assert [metrics["train/threads"] for _, metrics in rows] == [2.0, 2.0]

@@ -6,11 +6,11 @@ from pathlib import Path
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ludus.runs.folder import read_metrics
+from ludus.runs.folder import RESUMED, read_metrics
 from ludus.runs.watch.curves import Curves
 
 known = {"a": st.floats(-9, 9), "b/c": st.integers(0, 9)}
-rows = st.fixed_dictionaries({"step": st.integers(0, 5)}, optional=known).map(json.dumps)
+rows = st.fixed_dictionaries({"step": st.integers(0, 5)}, optional={**known, RESUMED: st.just(1.0)}).map(json.dumps)
 odd = st.sampled_from(["", "{", "[]", '{"a": 1}', '{"step": "x"}', '{"step": 1, "a": null}', "\xff"])
 lines = st.lists(st.one_of(rows, odd), max_size=20)
 
@@ -27,7 +27,7 @@ def test_columns_hold_what_the_file_holds_however_it_grew(
     for end in [*sorted(cuts), len(content)]:
         path.write_bytes(content[:end])
         curves.update()
-    expected = read_metrics(folder)[0]
+    expected = read_metrics(folder).rows
     assert [(step, curves.at(step)) for step in curves.steps] == expected
     for name in curves.names:
         assert curves.series(name, curves.steps) == [row.get(name) for _, row in expected]
