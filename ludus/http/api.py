@@ -22,7 +22,7 @@ from ludus.errors import AgentError, LudusError
 from ludus.http.body import read_body
 from ludus.http.keys import SECURITY, SECURITY_SCHEMES
 
-Check = Callable[[Request], None]
+Check = Callable[[Request], object]
 Read = Callable[[Any, bytes], pydantic.BaseModel]
 """From the form that a handler takes, and a body."""
 Refuse = Callable[[Request, Exception], Coroutine[Any, Any, Response]]

@@ -31,12 +31,15 @@ from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.types import Receive, Scope, Send
 
 import ludus
+from ludus.cluster.serve.gateways import SHARED
 from ludus.cluster.serve.jobs import Jobs
 from ludus.cluster.serve.models import HostedModels
 from ludus.cluster.serve.wire import (
+    BEHIND_KEY,
     LAST_EVENT,
     MAX_JOB_BYTES,
     ROOT,
+    SESSION,
     VERSION,
     EndSession,
     Handshake,
@@ -109,11 +112,17 @@ class Api:
         app.mount("/m/{project}/{name}", self._model)
         return app
 
-    def _check_key(self, request: Request) -> None:
+    def _check_key(self, request: Request) -> str:
+        """What stands behind the server's key. '': nothing."""
         keys = keys_of(request.headers)
-        if not any(is_key(key, self._key_digest) for key in keys):
-            said = f"{unknown_key(keys[0]).message.partition(';')[0]}; it is not this server's" if keys else _NO_KEY
-            raise AgentError(said, status=401, code="invalid_api_key")
+        for key in keys:
+            own, _, behind = key.rpartition(BEHIND_KEY)
+            if is_key(key, self._key_digest):
+                return ""
+            if is_key(own, self._key_digest):
+                return behind
+        said = f"{unknown_key(keys[0]).message.partition(';')[0]}; it is not this server's" if keys else _NO_KEY
+        raise AgentError(said, status=401, code="invalid_api_key")
 
     # ---- models
 
@@ -173,10 +182,10 @@ class Api:
 
     async def _model(self, scope: Scope, receive: Receive, send: Send) -> None:
         request = Request(scope, receive)
-        self._check_key(request)
+        session = self._check_key(request) or request.headers.get(SESSION, SHARED)
         params = request.path_params
         gateway = await self._models.gateway(await self._named(params["project"], params["name"]))
-        await gateway.app(scope, receive, send)
+        await gateway.app(session, scope, receive, send)
 
 
 async def _probe(_request: Request) -> Response:

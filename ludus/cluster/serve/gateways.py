@@ -1,11 +1,11 @@
 """One model's gateway for clients elsewhere: sessions by the names that clients give them.
 
-Knows: session names.  Knows not: HTTP beyond one header, keys, what becomes of a session that has ended.
+Knows: session names.  Knows not: where in a request they stand, keys, what becomes of a session that has ended.
 Rules: the first request under a name opens a session; requests without a name share one; a session that nobody asks
 for too long, or whose client has ended it, gets no more turns, and its name is free.
 
-    x-ludus-session: CLIENT:GROUP/NAME    one rollout's own; those of a group begin alike, which is computed once
-    x-ludus-session: CLIENT:NAME          shared: several trajectories may have turns in it
+    CLIENT:GROUP/NAME    one rollout's own; those of a group begin alike, which is computed once
+    CLIENT:NAME          shared: several trajectories may have turns in it
 
 CLIENT keeps the names of clients apart, and may be left out. The session's id, and with it its seed, is the rest.
 """
@@ -41,10 +41,8 @@ class ModelGateway:
     def __repr__(self) -> str:
         return f"ModelGateway({self.episodes!r})"
 
-    async def app(self, scope: Scope, receive: Receive, send: Send) -> None:
+    async def app(self, name: str, scope: Scope, receive: Receive, send: Send) -> None:
         """The model's protocols; the name of the session in place of the server's key."""
-        names = [value.decode("latin-1") for name, value in scope["headers"] if name == SESSION.encode()]
-        name = names[0] if names else SHARED
         if not _NAME.fullmatch(name):
             raise AgentError(
                 f"{SESSION}={name!r:.400} must be NAME, GROUP/NAME, or CLIENT: before either; each a word of at most "

@@ -26,6 +26,8 @@ SESSION = "x-ludus-session"
 """Header that names the session a request to a model belongs to, of the client's choice: CLIENT:GROUP/NAME for one
 rollout, CLIENT:NAME for what several trajectories share. CLIENT tells one client's sessions from all others', and is no
 part of what their seeds are made of."""
+BEHIND_KEY = "#"
+"""Between the server's key and such a name, for clients of models that can be given a key and no header."""
 # One job may hold a thousand conversations of 60,000 tokens of text each.
 MAX_JOB_BYTES = 256 * 2**20
 

@@ -142,12 +142,11 @@ class InferenceEndpoint:
 
     base_url: str
     """OpenAI-compatible; every client and every tool reaches the model here."""
-    api_key: str
+    key: Callable[[], str]
+    """What a request that is made now carries: it names the rollout it belongs to, as `current_rollout` has it, so that
+    each rollout is recorded as a session of its own."""
     inference_name: str
     """Of the newest weights."""
-    headers: Callable[[], Mapping[str, str]] = dict
-    """What a request that is made now carries besides: it names the rollout it belongs to, as `current_rollout` has it,
-    so that each rollout is recorded as a session of its own."""
     transport: Callable[[Any], Any] | None = None
     """Makes a transport of the given module (httpx or httpx2) that reaches `base_url`. None: its usual one does."""
 

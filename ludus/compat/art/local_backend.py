@@ -12,7 +12,7 @@ import shutil
 from collections.abc import Collection
 from contextlib import AsyncExitStack
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, Self
 
 from ludus.api.hosted import HostedModel, fork_checkpoint, saved_model, trained_steps
 from ludus.compat.art.backends import (
@@ -77,6 +77,12 @@ class LocalBackend(Backend):
     def __repr__(self) -> str:
         return f"LocalBackend({str(self.path)!r}, models={len(self._models)})"
 
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Nothing yet: what a block that cannot wait leaves open is closed with the event loop."""
+
     async def register(self, model: TrainableSpec) -> None:
         await self.hosted(model)
 
@@ -86,9 +92,8 @@ class LocalBackend(Backend):
         server = self._server
         return InferenceEndpoint(
             base_url=f"{server.base_url}/v1",
-            api_key=served.sessions.outside,
+            key=served.key,
             inference_name=model.name,
-            headers=served.headers,
             transport=lambda http: InProcessTransport(server, http),
         )
 

@@ -8,7 +8,6 @@ step returns, its checkpoint is durable unless the call asks for none.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
 from typing import Any
 
 from ludus.api.hosted import HostedModel
@@ -49,12 +48,11 @@ class ServedModel:
     def __repr__(self) -> str:
         return f"ServedModel({self.model!r}, {self.sessions!r}, {self.records!r})"
 
-    def headers(self) -> Mapping[str, str]:
+    def key(self) -> str:
         """Of a request that is made now."""
         rollout = current_rollout()
         # The gateway answers what an ended rollout left running that its session has ended.
-        has_ended = rollout is not None and rollout.has_ended
-        return {"authorization": f"Bearer {_ENDED if has_ended else self.sessions.now()}"}
+        return _ENDED if rollout is not None and rollout.has_ended else self.sessions.now()
 
     async def train(self, asked: TrainArguments, on_progress: OnProgress) -> TrainResult:
         """One step on the groups."""

@@ -19,8 +19,8 @@ from typing import Any
 from ludus.cluster.remote import LaunchedServer, LaunchSettings, OnLine, target_of
 from ludus.cluster.serve.client import ServerClient
 from ludus.cluster.serve.wire import (
+    BEHIND_KEY,
     LOAD,
-    SESSION,
     EndSession,
     JobEvent,
     KeepCheckpoints,
@@ -130,9 +130,8 @@ class ServerBackend(Backend):
         sessions = self._sessions[_path(model)]
         return InferenceEndpoint(
             base_url=self._client.base_url + view.inference_path,
-            api_key=self._key,
+            key=lambda: f"{self._key}{BEHIND_KEY}{sessions.now()}",
             inference_name=view.inference_name,
-            headers=lambda: {SESSION: sessions.now()},
             transport=self._transport,
         )
 

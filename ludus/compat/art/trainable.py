@@ -1,7 +1,8 @@
 """`Model` and `TrainableModel`: what a user's rollouts ask, log and train, whatever serves and trains it.
 
 Knows: clients of OpenAI's SDK, log files, backends.  Knows not: weights, tokens.
-Invariant: a client asks the newest weights, also when it was made before them.
+Invariants: a client asks the newest weights, also when it was made before them; a rollout asks in a session of its own,
+whoever made its client.
 """
 
 from __future__ import annotations
@@ -120,7 +121,7 @@ class Model(pydantic.BaseModel, Generic[ConfigT]):
     def litellm_completion_params(self, step: int | None = None) -> dict[str, Any]:
         """Arguments for `litellm.acompletion` beside the messages."""
         return {
-            "model": f"hosted_vllm/{self.get_inference_name(step)}",
+            "model": f"{'hosted_vllm/' if self.trainable else ''}{self.get_inference_name(step)}",
             "base_url": self.inference_base_url,
             "api_key": self.inference_api_key,
             "temperature": 1,
@@ -204,6 +205,12 @@ class TrainableModel(Model[ConfigT]):
         {"model": {"lora": None}}; docs/configuration.md lists them."""
         super().__init__(**fields)
         self._internal_config = _internal_config
+
+    def __getattribute__(self, name: str) -> Any:
+        # A rollout may make a client of its own, of the model's address and key: the key names the rollout.
+        if name == "inference_api_key" and (endpoint := self._inference) is not None:
+            return endpoint.key()
+        return super().__getattribute__(name)
 
     @property
     def internal_config(self) -> Mapping[str, Any]:
@@ -290,6 +297,6 @@ class TrainableModel(Model[ConfigT]):
         if self._inference is None:
             self._inference = await self.backend().prepare(self)
             self.inference_base_url = self._inference.base_url
-            self.inference_api_key = self._inference.api_key
+            self.inference_api_key = self._inference.key()
             self.inference_model_name = self._inference.inference_name
         return self._inference

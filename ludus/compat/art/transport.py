@@ -41,8 +41,7 @@ class ModelTransport:
         if endpoint is not None:
             request.url = self._moved(request.url, endpoint.base_url)
             request.headers["host"] = request.url.netloc.decode("ascii")
-            request.headers["authorization"] = f"Bearer {endpoint.api_key}"
-            request.headers.update(endpoint.headers())
+            request.headers["authorization"] = f"Bearer {endpoint.key()}"
         listeners = exchange_listeners() if request.url.path.endswith("/chat/completions") else ()
         if listeners:
             request.headers["accept-encoding"] = "identity"  # what is passed on is read as it comes

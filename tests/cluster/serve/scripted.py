@@ -98,8 +98,8 @@ class ScriptedGateway:
     name: str
     job_runner: ScriptedWorkshop
 
-    async def app(self, scope: Scope, receive: Receive, send: Send) -> None:
-        await JSONResponse({"model": self.name, "path": scope["path"]})(scope, receive, send)
+    async def app(self, name: str, scope: Scope, receive: Receive, send: Send) -> None:
+        await JSONResponse({"model": self.name, "path": scope["path"], "session": name})(scope, receive, send)
 
     async def end(self, name: str, ending: Ending) -> None:
         self.job_runner.ended.append((name, ending))

@@ -159,6 +159,17 @@ def test_a_model_answers_below_its_own_path(http: httpx.Client) -> None:
     assert answer.json()["path"].endswith("/v1/chat/completions")
 
 
+def test_a_session_is_named_by_a_header_or_behind_the_key(http: httpx.Client) -> None:
+    """A client that can be given a key alone names its session there; what stands before it must be the key."""
+    path, name = "/m/mail/agent-001/v1/models", "c:g/a"
+    both = {"authorization": f"Bearer {KEY}#{name}"}
+    for headers, session in (({}, "shared"), ({"x-ludus-session": name}, name), (both, name)):
+        assert http.get(path, headers=headers).json()["session"] == session
+    assert httpx.get(f"{http.base_url}{path}", headers={"x-api-key": f"{KEY}#{name}"}).json()["session"] == name
+    for wrong in (f"{name}#{KEY}", f"#{KEY}", f"{KEY[:-1]}#{name}"):
+        assert http.get(path, headers={"authorization": f"Bearer {wrong}"}).status_code == 401
+
+
 @pytest.mark.parametrize("path", ["/api/v1/models", f"{PATH}/checkpoints", f"{PATH}/sessions/end", f"{PATH}/jobs"])
 @pytest.mark.parametrize(
     "body", [b"", b"{", b"[]", b"null", b'{"a": 1}', b"[" * 10_000, b'{"steps": [-1]}', b"\xff\xfe", b'{"kind": 1}']

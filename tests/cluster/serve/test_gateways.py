@@ -5,13 +5,14 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import httpx
 import pytest
 
-from ludus.cluster.serve.gateways import ModelGateway
+from ludus.cluster.serve.gateways import SHARED, ModelGateway
 from ludus.engines.scripted import ScriptedEngine
 from ludus.episodes.archive import MemoryArchive
 from ludus.episodes.episodes import MAX_OPEN_TURNS, Episodes
@@ -64,10 +65,8 @@ class GatewayCase:
         return ModelGateway(episodes)
 
     async def ask(self, name: str | None = None, gateway: ModelGateway | None = None) -> httpx.Response:
-        transport = httpx.ASGITransport((gateway or self.gateway).app)
+        transport = httpx.ASGITransport(partial((gateway or self.gateway).app, name or SHARED))
         headers = {"authorization": "Bearer the-servers-key"}
-        if name is not None:
-            headers["x-ludus-session"] = name
         async with httpx.AsyncClient(transport=transport, base_url="http://there") as http:
             body = {"model": "agent-001", "messages": [{"role": "user", "content": "Guess."}]}
             return await http.post("/v1/chat/completions", json=body, headers=headers)
@@ -106,7 +105,7 @@ def test_a_name_that_cannot_be_is_refused(case: GatewayCase, name: str) -> None:
 
     async def main() -> None:
         with pytest.raises(AgentError, match="must be NAME, GROUP/NAME"):
-            await case.gateway.app({"type": "http", "headers": [(b"x-ludus-session", name.encode())]}, _no, _no)
+            await case.gateway.app(name, {"type": "http", "headers": []}, _no, _no)
 
     run(main)
     assert case.session_store.opened == {}

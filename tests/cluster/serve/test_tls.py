@@ -31,7 +31,7 @@ def test_a_client_that_trusts_the_authority_trains_and_samples(authority: Author
             result = await backend.train(Model(), [TrajectoryGroup([Trajectory(reward=1.0)])])
             assert inference.transport is not None
             async with http.AsyncClient(transport=inference.transport(http)) as client:
-                headers = {"authorization": f"Bearer {inference.api_key}"}
+                headers = {"authorization": f"Bearer {inference.key()}"}
                 answer = await client.get(f"{inference.base_url}/models", headers=headers)
             return result.step, answer.json()["path"]
 

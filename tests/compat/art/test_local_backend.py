@@ -27,9 +27,16 @@ MakeBackend = Callable[..., LocalBackend]
 MakeModel = Callable[..., TrainableModel[Any]]
 
 
-async def rollout(model: TrainableModel[Any], question: str, *, turns: int = 2) -> Trajectory:
+def client_of(model: TrainableModel[Any]) -> openai.AsyncOpenAI:
+    """As ART's notebooks make one inside of a rollout."""
+    return openai.AsyncOpenAI(base_url=model.inference_base_url, api_key=model.inference_api_key)
+
+
+async def rollout(
+    model: TrainableModel[Any], question: str, *, turns: int = 2, client: openai.AsyncOpenAI | None = None
+) -> Trajectory:
     """Talks for some turns; the reward is what is easily learned: few letters."""
-    client = model.openai_client()
+    client = client or model.openai_client()
     trajectory = Trajectory(messages_and_choices=[{"role": "user", "content": question}])
     for turn in range(turns):
         if turn:
@@ -124,15 +131,19 @@ def test_a_model_goes_on_where_it_was(make_backend: MakeBackend, make_model: Mak
     asyncio.run(main())
 
 
-def test_what_a_trajectory_does_not_name(make_backend: MakeBackend, make_model: MakeModel, tmp_path: Path) -> None:
+@pytest.mark.parametrize("make_client", [TrainableModel.openai_client, client_of])
+def test_what_a_trajectory_does_not_name(
+    make_client: Callable[[Any], openai.AsyncOpenAI], make_backend: MakeBackend, make_model: MakeModel, tmp_path: Path
+) -> None:
     """An answer that is thrown away is left out, a failed rollout's tokens are masked as failed, what nobody trains is
-    unused when the backend closes: everything sampled has one account."""
+    unused when the backend closes: everything sampled has one account, whoever made the client."""
 
     async def hasty(model: TrainableModel[Any], number: int) -> Trajectory:
-        await rollout(model, "thrown away", turns=1)
-        if number == 2:
-            raise RuntimeError("lost")
-        found = await rollout(model, f"kept {number}", turns=1)
+        async with make_client(model) as client:
+            await rollout(model, "thrown away", turns=1, client=client)
+            if number == 2:
+                raise RuntimeError("lost")
+            found = await rollout(model, f"kept {number}", turns=1, client=client)
         found.reward = number
         return found
 

@@ -189,7 +189,7 @@ def test_the_key_comes_from_the_environment(served: Served, monkeypatch: pytest.
 
 
 def test_every_rollout_is_a_session_of_its_own(served: Served) -> None:
-    """The header names the rollout that plays, the same from everywhere inside of it; outside there is one more."""
+    """The key names the rollout that plays, the same from everywhere inside of it; outside there is one more."""
     names: list[str] = []
 
     async def main() -> None:
@@ -199,13 +199,13 @@ def test_every_rollout_is_a_session_of_its_own(served: Served) -> None:
         assert inference.base_url == f"{served.url}/m/mail/agent-001/v1"
 
         async def play(error: BaseException | None = None) -> None:
-            first = dict(inference.headers())
-            assert first == await asyncio.to_thread(inference.headers)
-            names.append(first["x-ludus-session"])
+            first = inference.key()
+            assert first == await asyncio.to_thread(inference.key)
+            names.append(first)
             if error is not None:
                 raise error
 
-        names.append(dict(inference.headers())["x-ludus-session"])
+        names.append(inference.key())
         gathering = Gathering()
         await play_rollout(play(), Rollout(gathering, 0, 0))
         with contextlib.suppress(ValueError):
@@ -214,6 +214,8 @@ def test_every_rollout_is_a_session_of_its_own(served: Served) -> None:
             await play_rollout(play(asyncio.CancelledError()), Rollout(Gathering(), 0, 0))
 
     asyncio.run(main())
+    assert all(each.startswith(f"{KEY}#") for each in names)
+    names = [each.removeprefix(f"{KEY}#") for each in names]
     client, colon, outside = names[0].partition(":")
     assert len(client) == 12 and colon and outside == "s000000-outside"
     rollouts = ["s000000-0001-g0000/m000", "s000000-0001-g0000/m001", "s000000-0002-g0000/m000"]
