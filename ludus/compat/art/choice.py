@@ -101,6 +101,20 @@ def sampled_by(choice: Any) -> str | None:
     return _ours(choice, "model")
 
 
+def strip_logprobs(obj: Any) -> Any:
+    """A copy without what is called `logprobs`, at any depth of mappings, lists and pydantic's objects, whose own is
+    None then."""
+    if isinstance(obj, Mapping):
+        return {name: strip_logprobs(held) for name, held in obj.items() if name != "logprobs"}
+    if isinstance(obj, list | tuple):
+        each = map(strip_logprobs, obj)
+        return tuple(each) if isinstance(obj, tuple) else list(each)
+    if not isinstance(obj, pydantic.BaseModel):
+        return obj
+    held = {**vars(obj), **(obj.__pydantic_extra__ or {})}
+    return obj.model_copy(update={name: None if name == "logprobs" else strip_logprobs(held[name]) for name in held})
+
+
 def convert_litellm_choice_to_openai(litellm_choice: Any) -> Choice:
     """The choice of an answer that litellm read, in the SDK's shape; its turn comes along."""
     ours = {"turn_id": turn_id(litellm_choice), "model": sampled_by(litellm_choice)}

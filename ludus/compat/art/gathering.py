@@ -57,7 +57,7 @@ async def gather_trajectories(
 ) -> list[Played | BaseException]:
     """What each rollout returned, or raised if that is tolerated, in the order in which they were given.
 
-    A rollout of several players may return a tuple of trajectories.
+    A rollout of several players may return several trajectories, which are a list then.
     """
     given = as_many("gconfig.n_samples", trajectories)
     with _tallied(given, pbar_desc, pbar_total_completion_tokens, max_exceptions) as tally:

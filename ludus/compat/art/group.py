@@ -144,7 +144,7 @@ class TrajectoryGroup(pydantic.BaseModel):
             )
         finally:
             close_unplayed(members)
-        played = [each if isinstance(each, tuple) else (each,) for each in settled if not isinstance(each, Exception)]
+        played = [each if isinstance(each, list) else [each] for each in settled if not isinstance(each, Exception)]
         self.trajectories = [trajectory for several in played for trajectory in several]
         self.exceptions = [*self.exceptions, *(Failure.of(each) for each in settled if isinstance(each, Exception))]
         self._pending = None

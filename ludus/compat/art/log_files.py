@@ -58,9 +58,12 @@ class LogFiles:
         return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()] if path.exists() else []
 
     def best_step(self, metric: str) -> int | None:
-        """The step with the largest value of the metric, the latest of equal ones. None: it was never logged."""
-        found = [(row[metric], row["step"]) for row in self.history() if math.isfinite(row.get(metric, math.nan))]
-        return max(found)[1] if found else None
+        """The step with the largest mean of what was logged of the metric, the latest of equal ones. None: nothing."""
+        logged: dict[int, list[float]] = {}
+        for row in self.history():
+            if math.isfinite(row.get(metric, math.nan)):
+                logged.setdefault(row["step"], []).append(row[metric])
+        return max(logged, key=lambda step: (fmean(logged[step]), step), default=None)
 
 
 def as_groups(logged: Logged | None) -> list[TrajectoryGroup]:

@@ -19,7 +19,7 @@ from ludus.compat.art.trajectory import Trajectory
 from ludus.errors import UserError
 
 ResultT = TypeVar("ResultT")
-Played = Trajectory | tuple[Trajectory, ...]
+Played = Trajectory | list[Trajectory]
 """What one rollout returned: one trajectory, or those of several players."""
 Member = Trajectory | BaseException | Awaitable[Trajectory | Iterable[Trajectory]]
 
@@ -92,8 +92,9 @@ async def settle(member: Member, rollout: Rollout, tally: RolloutTally) -> Playe
         if isinstance(member, BaseException):
             raise member
         found: object = await play_rollout(member, rollout) if isinstance(member, Awaitable) else member
-        several = tuple(found) if isinstance(found, list | tuple) else (found,)
-        if not several or not all(isinstance(each, Trajectory) for each in several):
+        returned = list(found) if isinstance(found, list | tuple) else [found]
+        several = [each for each in returned if isinstance(each, Trajectory)]
+        if not several or len(several) < len(returned):
             raise UserError(
                 f"a rollout of the group returned {found!r:.100} of type {type(found).__name__}; it must return a "
                 "Trajectory, or a tuple of them (or use capture_auto_trajectory or capture_yielded_trajectory)"

@@ -74,7 +74,8 @@ class Trajectory(History):
     metadata: dict[str, Scalar] = pydantic.Field(default_factory=dict)
     """Kept with the trajectory, never averaged."""
     logs: list[str] = pydantic.Field(default_factory=list)
-    start_time: datetime = pydantic.Field(default_factory=lambda: datetime.now().astimezone(), exclude=True)
+    start_time: datetime = pydantic.Field(default_factory=datetime.now, exclude=True)
+    """Without a zone, as ART has it."""
 
     @pydantic.model_validator(mode="before")
     @classmethod
@@ -99,7 +100,7 @@ class Trajectory(History):
 
     def finish(self) -> Self:
         """The trajectory, with the metric `duration`: seconds since it was made."""
-        self.metrics["duration"] = (datetime.now().astimezone() - self.start_time).total_seconds()
+        self.metrics["duration"] = (datetime.now(self.start_time.tzinfo) - self.start_time).total_seconds()
         return self
 
     @asynccontextmanager

@@ -118,6 +118,9 @@ def test_what_is_logged(tmp_path: Path) -> None:
     assert [len(group) for group in read] == [2, 1] and read[1].exceptions[0].message == "x"
     assert [row["step"] for row in model.log_files.history()] == [4, 0]
     assert model.log_files.best_step("val/reward") == 4 and model.log_files.best_step("val/nothing") is None
+    for step, reward in ((6, 1.5), (7, 0.0), (7, 2.0)):  # several logs of a step count as their mean
+        asyncio.run(model.log([Trajectory(reward=reward)], step=step))
+    assert model.log_files.best_step("val/reward") == 6
     with pytest.raises(UserError, match="nothing was logged"):
         model.log_files.trajectories("val", 5)
 
@@ -176,7 +179,7 @@ def test_a_model_that_is_not_trained() -> None:
     client = model.openai_client(max_retries=1)
     assert (str(client.base_url), client.api_key, client.max_retries) == ("http://localhost:9/v1/", "k", 1)
     assert model.get_inference_name() == "big-2" and not model.trainable
-    assert model.litellm_completion_params()["model"] == "hosted_vllm/big-2"
+    assert model.litellm_completion_params()["model"] == "big-2"
     with pytest.raises(UserError, match="no step 3"):
         model.get_inference_name(3)
     with pytest.raises(pydantic.ValidationError, match="report_metric"):
@@ -186,4 +189,5 @@ def test_a_model_that_is_not_trained() -> None:
     asyncio.run(model.register(backend := LocalBackend()))
     assert model.backend() is backend
     trained: TrainableModel[None] = TrainableModel(name="m", project="p", base_model="b")
+    assert trained.litellm_completion_params(3)["model"] == "hosted_vllm/m@3"
     assert trained.get_inference_name(3) == "m@3"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+from datetime import UTC, datetime, timedelta, tzinfo
 from typing import Any
 
 import numpy
@@ -11,7 +12,7 @@ import pydantic
 import pytest
 from openai.types.chat.chat_completion import Choice as SdkChoice
 
-from ludus.compat.art.choice import Choice, convert_litellm_choice_to_openai
+from ludus.compat.art.choice import Choice, convert_litellm_choice_to_openai, strip_logprobs
 from ludus.compat.art.trajectory import History, Trajectory
 from ludus.errors import UserError
 
@@ -113,6 +114,24 @@ def test_durations_are_metrics() -> None:
     trajectory = asyncio.run(main())
     assert set(trajectory.metrics) == {"tool_duration", "duration"} and trajectory.logs == ["failed"]
     assert 0 < trajectory.metrics["tool_duration"] <= trajectory.metrics["duration"]
+
+
+@pytest.mark.parametrize("zone", [None, UTC])
+def test_a_start_may_be_given(zone: tzinfo | None) -> None:
+    """It is without a zone, as users of ART subtract it from their own clock's time; one with a zone counts too."""
+    assert datetime.now() - Trajectory().start_time < timedelta(minutes=1)
+    begun = datetime.now(zone) - timedelta(hours=1)
+    assert 3600 <= Trajectory(start_time=begun).finish().metrics["duration"] < 3660
+
+
+def test_logprobs_are_left_out_of_copies() -> None:
+    """At any depth, of objects and their JSON; what was given keeps them."""
+    trajectory = Trajectory(messages_and_choices=[USER, sdk_choice()], reward=1.0)
+    (choice,) = strip_logprobs([trajectory])[0].choices()
+    assert (choice.logprobs, choice.message.content, choice.turn_id) == (None, "3", "chatcmpl-1")
+    assert trajectory.choices()[0].logprobs is not None
+    given = {"choices": ({"index": 0, "logprobs": [1]},), "logprobs": 2, "of": 3}
+    assert strip_logprobs(given) == {"choices": ({"index": 0},), "of": 3}
 
 
 def test_what_is_logged_says_what_was_trainable() -> None:

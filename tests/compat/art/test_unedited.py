@@ -57,11 +57,12 @@ async def ask(model: Any, reward: float) -> Trajectory:
 
 
 def test_rollouts_of_several_players() -> None:
-    """A tuple stays one in a list, and its trajectories stand in a group one after the other."""
+    """What they return is a list among the others, and stands in a group one after the other."""
 
     async def main() -> None:
         pairs = await gather_trajectories([played(1, 2), played(3)], pbar_desc=None)
-        assert [each.reward for each in pairs[0]] == [1, 2] and pairs[1].reward == 3  # type: ignore[union-attr]
+        assert isinstance(pairs[0], list) and [each.reward for each in pairs[0]] == [1, 2]
+        assert isinstance(pairs[1], Trajectory) and pairs[1].reward == 3
         group = await TrajectoryGroup([played(1, 2), played(3)])
         assert [each.reward for each in group] == [1, 2, 3]
         with pytest.raises(UserError, match="or a tuple of them"):
@@ -214,13 +215,14 @@ def test_training_as_older_examples_call_it(make_backend: MakeBackend, make_mode
 
 
 def test_a_backend_that_nobody_closes_ends_with_its_loop(tiny_model_folder: Path, tmp_path: Path) -> None:
-    """Without a traceback, and what was trained is saved."""
+    """Without a traceback, and what was trained is saved, also where a block that cannot wait has ended."""
     script = tmp_path / "script.py"
     script.write_text(
         "import asyncio, art\n"
         f"model = art.TrainableModel(name='m', project='p', base_model={str(tiny_model_folder)!r})\n"
         "async def main():\n"
-        "    await model.register(art.LocalBackend())\n"
+        "    with art.LocalBackend() as backend:\n"
+        "        await model.register(backend)\n"
         "    ask = model.openai_client().chat.completions.create\n"
         "    message = {'role': 'user', 'content': '?'}\n"
         "    done = [await ask(model='m', messages=[message], max_tokens=4) for _ in range(2)]\n"
