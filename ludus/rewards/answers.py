@@ -143,6 +143,18 @@ def as_number(text: str) -> Fraction | None:
         return None
 
 
+def last_boxed(text: str) -> str | None:
+    r"""What stands in the last complete `\boxed{…}`. None: there is none."""
+    at = len(text)
+    while (at := text.rfind("\\boxed{", 0, at)) >= 0:
+        depth, begin = 1, at + len("\\boxed{")
+        for end in range(begin, len(text)):
+            depth += {"{": 1, "}": -1}.get(text[end], 0)
+            if depth == 0:
+                return text[begin:end]
+    return None
+
+
 @cache
 def _shared(timeout_s: float) -> MathVerifier:
     """One for all callers of the functions above: what each would start for itself is slow to start."""

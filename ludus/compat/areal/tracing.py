@@ -9,6 +9,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager
+from enum import StrEnum
 from functools import wraps
 from typing import Any
 
@@ -16,6 +17,18 @@ from ludus.compat.members import takes
 from ludus.runs.spans import span
 
 _KIND = "areal"
+
+
+class Category(StrEnum):
+    """What a block is about; nothing here reads it."""
+
+    COMPUTE = "compute"
+    COMM = "comm"
+    IO = "io"
+    SYNC = "sync"
+    SCHEDULER = "scheduler"
+    INSTR = "instr"
+    MISC = "misc"
 
 
 @takes("areal", "utils.perf_tracer.trace_scope")
@@ -87,3 +100,8 @@ def trace_perf(name: str, *, category: Any = None) -> Callable[[Callable[..., An
 def trace_session(phase: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
     """A decorator that times a phase of the episode."""
     return trace_perf(phase)
+
+
+def session_context() -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """A decorator of what plays one sample; an episode is one anyway."""
+    return trace_perf("session")

@@ -13,7 +13,7 @@ from fractions import Fraction
 from typing import Any
 
 from ludus.errors import UserError
-from ludus.rewards.answers import as_number
+from ludus.rewards.answers import as_number, last_boxed
 
 _NUMBER = re.compile(r"(?<![\w.])[-+−]?\$?(?:\d{1,3}(?:,\d{3})+|\d+)(?:\.\d+)?(?:\s*/\s*\d+)?")
 _COUNT = re.compile(r"\[\s*(-?\d+)\s*\]")
@@ -71,18 +71,6 @@ def final_number(text: str) -> Fraction | None:
         numbers = _NUMBER.findall(part) if part is not None else []
         if numbers:
             return as_number(numbers[-1])
-    return None
-
-
-def last_boxed(text: str) -> str | None:
-    r"""What stands in the last complete `\boxed{…}`. None: there is none."""
-    at = len(text)
-    while (at := text.rfind("\\boxed{", 0, at)) >= 0:
-        depth, begin = 1, at + len("\\boxed{")
-        for end in range(begin, len(text)):
-            depth += {"{": 1, "}": -1}.get(text[end], 0)
-            if depth == 0:
-                return text[begin:end]
     return None
 
 

@@ -34,6 +34,7 @@ ROWS = [{"messages": [{"role": "user", "content": f"Guess. It is higher than {n}
         ("api", "RolloutWorkflow"),
         ("api.workflow_api", "AgentWorkflow"),
         ("api.cli_args", "GenerationHyperparameters"),
+        ("api.cli_args", "dataclass"),
         ("api.engine_api", "InferenceEngine"),
         ("api.io_struct", "ModelResponse"),
         ("core.workflow_context", "stat_scope"),

@@ -11,8 +11,11 @@ from ludus.compat.areal.utils import logging as areal_logging
 from ludus.compat.areal.utils import stats_tracker
 from ludus.compat.areal.utils.hf_utils import apply_chat_template
 from ludus.compat.areal.utils.perf_tracer import (
+    Category,
+    PerfTraceCategory,
     atrace_scope,
     atrace_session_phase,
+    session_context,
     trace_perf,
     trace_scope,
     trace_session,
@@ -22,11 +25,12 @@ from ludus.compat.realhf.base import logging as realhf_logging
 from ludus.runs.spans import SpanLog, collect_spans
 
 
-@trace_perf("sum", category="compute")
+@trace_perf("sum", category=Category.COMPUTE)
 def add(a: int, b: int) -> int:
     return a + b
 
 
+@session_context()
 @trace_session("reward")
 async def reward(value: float) -> float:
     async with atrace_session_phase("generate", start_payload={"n": 1}), atrace_scope("inside"):
@@ -38,7 +42,8 @@ def test_what_is_timed_is_a_span_of_the_episode() -> None:
     log = SpanLog()
     with collect_spans(log), trace_scope("whole", category="comm", args={"x": 1}):
         assert add(1, 2) == 3 and asyncio.run(reward(0.5)) == 0.5
-    assert [span.name for span in log.snapshot()] == ["sum", "inside", "generate", "reward", "whole"]
+    assert [span.name for span in log.snapshot()] == ["sum", "inside", "generate", "reward", "session", "whole"]
+    assert PerfTraceCategory is Category
     assert log.snapshot()[-1].inputs == {"x": 1}
 
 

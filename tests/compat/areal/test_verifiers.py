@@ -14,9 +14,9 @@ from ludus.compat.areal.verifiers import (
     geometry3k_reward_fn,
     get_custom_reward_fn,
     gsm8k_reward_fn,
-    last_boxed,
 )
 from ludus.errors import UserError
+from ludus.rewards.answers import last_boxed
 
 
 @pytest.mark.parametrize(
