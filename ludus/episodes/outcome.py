@@ -15,7 +15,10 @@ from ludus.episodes.limits import LIMIT_CODES
 from ludus.types import Outcome
 
 DEADLINE_CODE = "deadline"
-NO_TURN = "the agent never called the model: no chat completion reached the base_url it was given"
+NO_TURN = (
+    "the agent never called the model: no chat completion for it reached the base_url it was given "
+    "(model='default' asks it, the name of its base or of a step those weights)"
+)
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,9 +14,9 @@ from ludus.agents.tools.schema import OpenAIFunctionToolSchema, read_schema
 from ludus.errors import UserError
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class ToolResponse:
-    """What a tool answers the model."""
+    """What a tool answers the model; who overrides a step may change it."""
 
     text: str | None = None
     """None: nothing, which the model reads as an empty text."""
@@ -51,8 +51,8 @@ class BaseTool:
         """config: what stands below `config` in the tool's file.  tool_schema: None: `get_openai_tool_schema` gives
         it."""
         self.config = dict(config or {})
-        self.tool_schema = tool_schema  # what `get_openai_tool_schema` returns where no class replaces it
-        schema = self.get_openai_tool_schema()
+        self.tool_schema = tool_schema
+        schema = tool_schema or self.get_openai_tool_schema()
         if schema is None:
             raise UserError(
                 f"{type(self).__name__} has no schema: give it `tool_schema`, or let get_openai_tool_schema return one"

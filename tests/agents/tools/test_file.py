@@ -90,6 +90,15 @@ def test_a_class_with_its_schema_is_a_tool(write: Path) -> None:
     assert asyncio.run(main()) == ("good day you!", "own")
 
 
+def test_the_schema_of_the_file_stands_above_that_of_the_class(write: Path) -> None:
+    """As verl's tools are made: the class is asked where the file says none."""
+    path = write / "tools.yaml"
+    path.write_text(f"tools:{ENTRY.format(cls='greeting_tools.SelfMade')}")
+    tool_set = ToolSet.load(path)
+    asyncio.run(tool_set.setup())
+    assert [(spec.name, spec.parameters["required"]) for spec in tool_set.specs] == [("greet", ["whom"])]
+
+
 @pytest.mark.parametrize(
     ("text", "error"),
     [
