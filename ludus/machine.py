@@ -19,7 +19,8 @@ _LOOK_S = 0.2
 """Time over which the load is measured: /proc counts in hundredths of a second."""
 _ROOT = Path("/")
 INSTRUCTION_SETS = (
-    *("sse4_2", "avx", "avx2", "fma", "avx_vnni", "avx512f", "avx512bw", "avx512_bf16", "avx512_fp16", "amx_bf16"),
+    *("sse4_2", "avx", "avx2", "fma", "bmi2", "movbe", "avx_vnni", "avx512f", "avx512bw", "avx512dq", "avx512vl"),
+    *("avx512_bf16", "avx512_fp16", "amx_bf16"),
     *("asimd", "asimdhp", "sve", "bf16", "i8mm"),
 )
 """Those that decide how fast products are, as Linux spells them: of x86, then of Arm."""
@@ -75,10 +76,13 @@ def free_memory_bytes(root: Path = _ROOT) -> int | None:
         if line.startswith("MemAvailable:")
     ]
     for group in _groups(root, "memory"):
-        limit, used = (_text(group / f"memory.{name}").strip() for name in ("max", "current"))
-        kept = [line.split()[1] for line in _text(group / "memory.stat").splitlines() if line.startswith("file ")]
+        limit = _memory_file(group, "max", "limit_in_bytes")
+        used = _memory_file(group, "current", "usage_in_bytes")
+        stat = {name: int(value) for name, value in map(str.split, _text(group / "memory.stat").splitlines())}
+        # what lies in files of memory alone, such as those of /dev/shm, counts among the files too
+        kept = stat.get("file", stat.get("total_cache", 0)) - stat.get("total_shmem", stat.get("shmem", 0))
         if limit.isdigit() and used.isdigit():
-            found.append(max(0, int(limit) - int(used) + sum(map(int, kept))))
+            found.append(max(0, int(limit) - int(used) + kept))
     return min(found, default=None)
 
 
@@ -109,10 +113,15 @@ def _memory_bytes(root: Path) -> int | None:
     if limits == [inf] and root == _ROOT and "SC_PHYS_PAGES" in getattr(os, "sysconf_names", {}):
         limits.append(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"))  # macOS
     for group in _groups(root, "memory"):
-        text = (_text(group / "memory.max") or _text(group / "memory.limit_in_bytes")).strip()
+        text = _memory_file(group, "max", "limit_in_bytes")
         limits += [int(text)] if text.isdigit() else []
     least = min(limits)
     return None if least == inf else int(least)
+
+
+def _memory_file(group: Path, *names: str) -> str:
+    """What it says, by its name in version 2 of control groups, then in version 1. Empty: there is none."""
+    return next(filter(None, (_text(group / f"memory.{name}").strip() for name in names)), "")
 
 
 def _groups(root: Path, controller: str) -> Iterator[Path]:

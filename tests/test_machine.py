@@ -122,4 +122,18 @@ def test_free_memory_is_what_the_system_and_its_groups_leave(root: Callable[[dic
         "sys/fs/cgroup/memory.stat": "anon 300000\nfile 90000\nfile_mapped 5\n",
     }
     assert free_memory_bytes(root({**files, **group})) == 100_000
+    in_memory = {**group, "sys/fs/cgroup/memory.stat": "anon 300000\nfile 90000\nshmem 50000\n"}
+    assert free_memory_bytes(root({**files, **in_memory})) == 50_000, "files of /dev/shm stay"
     assert free_memory_bytes(root({**files, "proc/meminfo": "", "sys/fs/cgroup/memory.max": "max\n"})) is None
+
+
+def test_free_memory_in_a_group_of_the_first_version(root: Callable[[dict[str, str]], Path]) -> None:
+    """Of itself and of the groups in it."""
+    files = {
+        "proc/meminfo": "MemTotal: 900 kB\nMemAvailable: 500 kB\n",
+        "proc/self/cgroup": "5:memory:/docker/1\n",
+        "sys/fs/cgroup/memory/memory.limit_in_bytes": "400000\n",
+        "sys/fs/cgroup/memory/memory.usage_in_bytes": "390000\n",
+        "sys/fs/cgroup/memory/memory.stat": "cache 5\nshmem 5\ntotal_cache 90000\ntotal_shmem 50000\n",
+    }
+    assert free_memory_bytes(root(files)) == 50_000

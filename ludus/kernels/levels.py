@@ -28,9 +28,10 @@ class Level:
     """Of `ludus.machine.INSTRUCTION_SETS`, those that tell a processor of this level from one below it."""
 
 
+_V3 = ("avx2", "fma", "bmi2", "movbe")  # a virtual machine may hide any of them
 LEVELS = (
-    Level("x86-64-v4", "x86_64", "x86-64-v4", ("avx512f", "avx512bw")),
-    Level("x86-64-v3", "x86_64", "x86-64-v3", ("avx2", "fma")),
+    Level("x86-64-v4", "x86_64", "x86-64-v4", ("avx512f", "avx512bw", "avx512dq", "avx512vl", *_V3)),
+    Level("x86-64-v3", "x86_64", "x86-64-v3", _V3),
     Level("x86-64-v2", "x86_64", "x86-64-v2", ("sse4_2",)),
     Level("armv8", "aarch64", "armv8-a", ()),
 )

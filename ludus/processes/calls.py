@@ -207,5 +207,6 @@ def _can_be_imported(module: ModuleType) -> bool:
     for finder in sys.meta_path:
         spec = finder.find_spec(module.__name__, folders)
         if spec is not None:
-            return spec.origin is not None and Path(spec.origin).resolve() == Path(file).resolve()
+            is_frozen = spec.origin == "frozen"  # into the interpreter, as `os` is
+            return is_frozen or (spec.origin is not None and Path(spec.origin).resolve() == Path(file).resolve())
     return False

@@ -19,6 +19,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ludus.errors import UserError
+from ludus.machine import Machine
 from ludus.processes.calls import CallEnd, Crashed, Function, Kwargs, Output, WorkerCall
 from ludus.processes.environment import handed_on
 from ludus.processes.process import WorkerProcess
@@ -36,11 +37,16 @@ class WorkerPool(AbstractContextManager["WorkerPool"]):
     """
 
     def __init__(self, num_workers: int, *, name: str = "worker", env: Mapping[str, str] | None = None) -> None:
-        """env: of its processes, whole. None: what of this process's holds no secrets, as `handed_on` has it."""
+        """env: of its processes, whole. None: what of this process's holds no secrets, as `handed_on` has it.
+
+        Where it says nothing of OMP_NUM_THREADS, libraries compute in each with its share of the cores: left alone they
+        take all that they see, in every process, whatever its control group allows.
+        """
         if num_workers < 1:
             raise UserError(f"num_workers={num_workers} must be at least 1")
         self.num_workers = num_workers
-        self._staff = _Staff(name, [_Slot(f"ludus-{name}-{idx}", env) for idx in range(num_workers)])
+        share = max(1, Machine.look(seconds=0).workers // num_workers)
+        self._staff = _Staff(name, [_Slot(f"ludus-{name}-{idx}", env, share) for idx in range(num_workers)])
         self._finalizer = weakref.finalize(self, self._staff.close)
 
     def __repr__(self) -> str:
@@ -127,9 +133,10 @@ class _QueuedCall:
 class _Slot:
     """One slot of a pool: a thread that waits for the slot's process, which it starts and replaces."""
 
-    def __init__(self, name: str, env: Mapping[str, str] | None) -> None:
+    def __init__(self, name: str, env: Mapping[str, str] | None, num_threads: int) -> None:
         self.name = name
         self._env = env
+        self._num_threads = num_threads
         self.job: _QueuedCall | None = None
         """What the slot runs, or shall. None: nothing."""
         self.holder: _QueuedCall | None = None
@@ -144,7 +151,7 @@ class _Slot:
     def run(self, call: WorkerCall, is_wanted: Callable[[], bool]) -> CallEnd | None:
         """How the call ended. None: it was not begun, because nobody wants it any more."""
         if self.process is None:
-            env = handed_on() if self._env is None else self._env
+            env = {"OMP_NUM_THREADS": str(self._num_threads), **(handed_on() if self._env is None else self._env)}
             self.process = WorkerProcess(env=env, output_bytes=OUTPUT_BYTES, start_timeout_s=START_TIMEOUT_S)
         # Asked after the process can be found: whoever changes their mind from here on kills it.
         if not is_wanted():

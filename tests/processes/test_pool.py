@@ -16,6 +16,7 @@ from pathlib import Path
 import pytest
 
 from ludus.errors import UserError
+from ludus.machine import Machine
 from ludus.processes.calls import (
     Crashed,
     Raised,
@@ -216,6 +217,19 @@ def test_output_belongs_to_its_call(pool: WorkerPool) -> None:
         assert (output.stdout, output.stderr) == (f"{word}\nchild\n", f"{word.upper()}\n")
 
 
+def test_libraries_compute_with_a_processes_share_of_the_cores(monkeypatch: pytest.MonkeyPatch) -> None:
+    """All processes together do not take more threads than there are cores; who says otherwise is heard."""
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(64)), raising=False)
+    cores = Machine.look(seconds=0).workers  # fewer where a control group has a quota
+    for said, expected in ((None, max(1, cores // 4)), ("3", 3)):
+        monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
+        if said is not None:
+            monkeypatch.setenv("OMP_NUM_THREADS", said)
+        for env in (None, os.environ):
+            with WorkerPool(4, env=env) as pool:
+                assert pool.call_blocking(os.getenv, ("OMP_NUM_THREADS",)) == str(expected)
+
+
 def test_the_environment_is_the_calls_own(pool: WorkerPool) -> None:
     """Variables are set for the length of a call; what it changes is undone; this process never changes."""
 
@@ -229,6 +243,8 @@ def test_the_environment_is_the_calls_own(pool: WorkerPool) -> None:
         os.environ["PATH"],
     )
     assert pool.call_blocking(read_and_spoil) == (None, os.environ["PATH"])
+    # a function of a module that is frozen into the interpreter is that of the process, which has its own environment
+    assert asyncio.run(pool.run(WorkerCall.of(os.getenv, ("LUDUS_TEST_A",), env={"LUDUS_TEST_A": "1"}))).result() == "1"
     assert "LUDUS_TEST_A" not in os.environ
 
 
