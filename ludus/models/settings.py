@@ -40,7 +40,8 @@ class ModelSettings(Settings):
     lora: LoraSettings | None = None
     """None: every weight is trained."""
     chat_template: str | None = None
-    """None: the model's own. Else the path of a .jinja file, or the name of a template that Ludus ships."""
+    """None: the model's own. Else the path of a .jinja file, or the name of a template that Ludus ships, or of another
+    that the model brings along, such as `tool_use`."""
     tool_parser: str = "auto"
     context_length: int | None = Field(default=None, ge=1)
     """None: what the model's configuration says."""

@@ -6,21 +6,24 @@ Knows: how the three are found in a model's folder.  Knows not: engines, session
 from __future__ import annotations
 
 import json
+import logging
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cache, cached_property
 from importlib import resources
 from pathlib import Path
 from typing import Any
 
 from ludus.errors import AgentError, UserError
 from ludus.text.constraint import Constraints
-from ludus.text.parse import parser_for
+from ludus.text.parse import PARSERS, parser_for
 from ludus.text.parsers.base import ToolParser
 from ludus.text.parsers.plain import plain_parser
 from ludus.text.template import ChatTemplate
 from ludus.text.tokenizer import Tokenizer
 from ludus.types import ChatRequest, Message, ToolCall
+
+logger = logging.getLogger(__name__)
 
 _ANSWER = "REPLYSTANDSHERE"
 
@@ -37,7 +40,8 @@ class ChatText:
     def load(cls, folder: Path, *, chat_template: str | None = None, tool_parser: str = "auto") -> ChatText:
         """The chat text of the model in `folder`.
 
-        chat_template: path of a Jinja file, or name of a shipped one ('chatml-tools'); None takes the model's own.
+        chat_template: path of a Jinja file, or name of a shipped one ('chatml-tools') or of another of the model's own
+        ('tool_use'); None takes the model's own.
         tool_parser: 'auto', or a name of `PARSERS`.
         """
         tokenizer = Tokenizer.load(folder)
@@ -107,7 +111,21 @@ class ChatText:
         is the agent's own protocol; and what goes on with a raw prompt is text throughout."""
         if request.prompt is not None:
             return plain_parser()
-        return self.parser if request.tools and request.tool_choice != "none" else self.parser.plain
+        if not request.tools or request.tool_choice == "none":
+            return self.parser.plain
+        if self.parser.name == "plain":
+            _tell_unread()
+        return self.parser
+
+
+@cache
+def _tell_unread() -> None:
+    """Once in a process: the agent would wait for calls that the model has made."""
+    logger.warning(
+        "tools are offered, and nothing in the model's chat template says how it writes calls, so they stay text; "
+        "model.tool_parser names the format: %s",
+        ", ".join(PARSERS),
+    )
 
 
 def shipped_templates() -> dict[str, str]:
@@ -126,12 +144,12 @@ def _template_source(tokenizer: Tokenizer, folder: Path, chat_template: str | No
                 f"or to a shipped one: {', '.join(sorted(shipped))}."
             )
         return tokenizer.chat_template
-    if chat_template in shipped:
-        return shipped[chat_template]
+    if chat_template in (known := {**shipped, **tokenizer.other_templates}):
+        return known[chat_template]
     path = Path(chat_template).expanduser()
     if not path.is_file():
         raise UserError(
-            f"No chat template {chat_template!r}: neither a file nor one of the shipped ones "
-            f"({', '.join(sorted(shipped))})."
+            f"No chat template {chat_template!r}: neither a file nor one of the shipped ones or the model's own "
+            f"({', '.join(sorted(known))})."
         )
     return path.read_text(encoding="utf-8")

@@ -21,6 +21,7 @@ from ludus.errors import UserError
 _BYTE_TOKEN = re.compile(r"<0x[0-9A-Fa-f]{2}>")
 _HALF_SURROGATE = re.compile("[\ud800-\udfff]")
 """JSON can spell them, text cannot hold them."""
+_DEFAULT = "default"
 _NAMED_TOKENS = ("bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token")
 
 
@@ -34,6 +35,7 @@ class Tokenizer:
         special_tokens: Mapping[str, str],
         stop_ids: frozenset[int],
         chat_template: str | None = None,
+        other_templates: Mapping[str, str] = {},
     ) -> None:
         self._core = core
         self._added = core.get_added_tokens_decoder()
@@ -44,6 +46,8 @@ class Tokenizer:
         self.stop_ids = stop_ids
         self.chat_template = chat_template
         """None: the folder has no template, and chat needs one from elsewhere."""
+        self.other_templates: Mapping[str, str] = dict(other_templates)
+        """The model's own beside it, by name: `tool_use`, `rag`."""
         self.num_encoded_chars = 0
         """Characters that went through `encode` since the start."""
 
@@ -60,12 +64,14 @@ class Tokenizer:
         core.no_truncation()
         core.no_padding()
         config = _read_json(folder / "tokenizer_config.json")
-        special_tokens = _special_tokens(config)
+        special_tokens = _special_tokens({**_read_json(folder / "special_tokens_map.json"), **config})
+        templates = _templates(folder, config)
         return cls(
             core,
             special_tokens=special_tokens,
             stop_ids=_stop_ids(folder, core, special_tokens.get("eos_token")),
-            chat_template=_chat_template(folder, config),
+            chat_template=templates.pop(_DEFAULT, None),
+            other_templates=templates,
         )
 
     @property
@@ -165,15 +171,16 @@ def _special_tokens(config: Mapping[str, Any]) -> dict[str, str]:
     return texts
 
 
-def _chat_template(folder: Path, config: Mapping[str, Any]) -> str | None:
-    path = folder / "chat_template.jinja"
-    if path.is_file():
-        return path.read_text(encoding="utf-8")
-    template = config.get("chat_template")
-    if isinstance(template, list):
-        named = {entry["name"]: entry["template"] for entry in template}
-        template = named.get("default")
-    return template if isinstance(template, str) else None
+def _templates(folder: Path, config: Mapping[str, Any]) -> dict[str, str]:
+    """By name, from all places in which transformers has kept them: files count before the tokenizer's config."""
+    # models that see had theirs in a file of its own
+    given = config.get("chat_template") or _read_json(folder / "chat_template.json").get("chat_template")
+    named = {entry["name"]: entry["template"] for entry in given} if isinstance(given, list) else {_DEFAULT: given}
+    files = {path.stem: path for path in (folder / "additional_chat_templates").glob("*.jinja")}
+    if (own := folder / "chat_template.jinja").is_file():
+        files[_DEFAULT] = own
+    texts = {name: path.read_text(encoding="utf-8") for name, path in files.items()}
+    return {**{name: text for name, text in named.items() if isinstance(text, str)}, **texts}
 
 
 def _stop_ids(folder: Path, core: tokenizers.Tokenizer, eos_token: str | None) -> frozenset[int]:

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from ludus.errors import UserError
+from ludus.text import chat
 from ludus.text.chat import ChatText, shipped_templates
 from ludus.text.incremental import RenderedTurn, continuation
 from ludus.text.parse import parser_for
@@ -31,6 +32,22 @@ def test_shipped_template_by_name(tokenizer_folder: Path) -> None:
     assert text.template.renders_tools
     assert text.parser_of(ChatRequest((), tools=(ToolSpec("add"),))).name == "hermes"
     assert text.parser_of(ChatRequest(())).name == "plain"
+
+
+def test_calls_that_nobody_reads_are_told_once(
+    tokenizer_folder: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A template that shows tools and no known format of calls: they would stay text, and the agent would wait."""
+    path = tmp_path / "own.jinja"
+    path.write_text("{{ tools | tojson }}{{ messages[0].content }}")
+    text = ChatText.load(tokenizer_folder, chat_template=str(path))
+    chat._tell_unread.cache_clear()
+    for tools in ((), (ToolSpec("add"),), (ToolSpec("add"),)):
+        text.parser_of(ChatRequest((), tools=tools))
+    assert [record.message.partition(":")[0] for record in caplog.records] == [
+        "tools are offered, and nothing in the model's chat template says how it writes calls, so they stay text; "
+        "model.tool_parser names the format"
+    ]
 
 
 def test_template_file(tokenizer_folder: Path, tmp_path: Path) -> None:

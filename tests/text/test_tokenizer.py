@@ -13,6 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ludus.errors import UserError
+from ludus.text.chat import ChatText
 from ludus.text.tokenizer import Tokenizer
 
 
@@ -47,6 +48,16 @@ def test_what_the_folder_says(tokenizer: Tokenizer) -> None:
     assert "stop_ids=[2]" in repr(tokenizer)
 
 
+def test_special_tokens_of_older_models(tokenizer_folder: Path, tmp_path: Path) -> None:
+    """They may stand in a file of their own; what the tokenizer's config says counts, also that there is none."""
+    shutil.copytree(tokenizer_folder, tmp_path, dirs_exist_ok=True)
+    config = tmp_path / "tokenizer_config.json"
+    config.write_text(json.dumps({"eos_token": "<|im_end|>", "unk_token": None}))
+    older = {"bos_token": {"content": "<|im_start|>"}, "eos_token": "other", "unk_token": "other"}
+    (tmp_path / "special_tokens_map.json").write_text(json.dumps({**older, "additional_special_tokens": []}))
+    assert Tokenizer.load(tmp_path).special_tokens == {"bos_token": "<|im_start|>", "eos_token": "<|im_end|>"}
+
+
 def test_all_stop_ids_count(tokenizer_folder: Path, tmp_path: Path) -> None:
     """End-of-turn ids of the generation config, the config and the tokenizer are put together."""
     shutil.copytree(tokenizer_folder, tmp_path, dirs_exist_ok=True)
@@ -66,6 +77,22 @@ def test_template_in_the_config(tokenizer_folder: Path, tmp_path: Path) -> None:
         path.write_text(json.dumps({**config, "chat_template": value, "bos_token": {"content": "<b>"}}))
         assert Tokenizer.load(tmp_path).chat_template == expected
     assert Tokenizer.load(tmp_path).special_tokens["bos_token"] == "<b>"
+
+
+def test_other_templates_have_their_names(tokenizer_folder: Path, tmp_path: Path) -> None:
+    """In the tokenizer's config, in the file of a model that sees, or in files of their own, which count first."""
+    shutil.copytree(tokenizer_folder, tmp_path, dirs_exist_ok=True)
+    (tmp_path / "chat_template.jinja").unlink()
+    named = [{"name": "default", "template": "D"}, {"name": "tool_use", "template": "U"}]
+    (tmp_path / "chat_template.json").write_text(json.dumps({"chat_template": named}))
+    found = Tokenizer.load(tmp_path)
+    assert (found.chat_template, found.other_templates) == ("D", {"tool_use": "U"})
+    assert ChatText.load(tmp_path, chat_template="tool_use").template.source == "U"
+    (tmp_path / "additional_chat_templates").mkdir()
+    (tmp_path / "additional_chat_templates" / "tool_use.jinja").write_text("F")
+    assert Tokenizer.load(tmp_path).other_templates == {"tool_use": "F"}
+    with pytest.raises(UserError, match=r"own \(chatml-tools, tool_use\)"):
+        ChatText.load(tmp_path, chat_template="tools")
 
 
 def test_missing_file_is_named(tmp_path: Path) -> None:
