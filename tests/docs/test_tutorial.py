@@ -87,7 +87,7 @@ def test_the_readme_works(ludus: Callable[..., Ended], empty_folder: Path, capsy
     """Its agent with its row and its look at it, and the run in Python."""
     text = (DOCS.parent / "README.md").read_text()
     agent, script = re.findall(r"^```python\n(.*?)^```", text, re.DOTALL | re.MULTILINE)
-    [row] = re.findall(r"`rows.jsonl` has a row a line, such as `(.*?)`", text)
+    [row] = re.findall(r"`rows.jsonl` holds one row per line, such as `(.*?)`", text)
     [look] = re.findall(r"^\.venv/bin/ludus (rollout .*?) +#", text, re.MULTILINE)
     Path("agent.py").write_text(agent)
     Path("rows.jsonl").write_text(row + "\n")
