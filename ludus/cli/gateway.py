@@ -59,9 +59,10 @@ def gateway(
 ) -> None:
     """Serve a model at an OpenAI-compatible URL, until Ctrl-C, and record every session.
 
-    It is the gateway that agents train behind. Any key is accepted;
-    requests with one key belong to one session. Sessions may be opened,
-    rewarded and ended over HTTP with the admin key that is shown.
+    The same gateway serves agents during training. Requests with the same
+    key belong to one session. On this machine, or with --open, any key is
+    accepted. With the admin key that is shown, sessions can be opened,
+    rewarded and ended over HTTP.
 
     [bold]Examples:[/]  ludus gateway smollm2-135m --port 8000
 
