@@ -19,10 +19,10 @@ def callers(name: str) -> set[str]:
 
 
 def test_one_maker() -> None:
-    """`finish` makes an episode; the run store makes those of sessions whose process was killed."""
-    assert callers("Episode") == {"episodes/episode.py", "runs/store.py"}
+    """`finish` makes an episode; the journal makes those of sessions whose process was killed."""
+    assert callers("Episode") == {"episodes/episode.py", "runs/journal.py"}
 
 
 def test_one_outcome() -> None:
     """`outcome_of` says how it ended, and the same two for what comes after."""
-    assert callers("Outcome") == {"episodes/outcome.py", "episodes/episode.py", "runs/store.py"}
+    assert callers("Outcome") == {"episodes/outcome.py", "episodes/episode.py", "runs/journal.py"}
