@@ -19,10 +19,11 @@ _ALIVE_S = 15.0  # proxies close what is silent for longer
 
 
 async def events_of(run: WatchedRun, heard: tuple[int, int, str] | None) -> AsyncIterator[bytes]:
-    """Without end. heard: lines of metrics, episodes and state that the client knows of. None: those of now, and it is
-    told how many episodes there are."""
+    """Without end. heard: lines of metrics, episodes and state that the client knows of. None: it knows of none, and is
+    told the state and how many episodes there are."""
     if heard is None:
         heard = await asyncio.to_thread(_now, run)
+        yield _event("state", {"state": heard[2]}, heard)  # what it asked before may be of a run that has ended since
         yield _event("episodes", {"count": heard[1]}, heard)  # from which those that come are counted
     num_lines, num_episodes, state = heard
     silent_s = 0.0

@@ -298,8 +298,8 @@ def test_who_has_not_the_key_sees_an_empty_page(watched: Watched) -> None:
 
 
 def test_who_watches_hears_of_new_steps_and_episodes(tmp_path: Path) -> None:
-    """As events with ids, the first of which says how many episodes there are; who comes back with the last one gets
-    what it missed, once."""
+    """As events with ids, the first of which say how the run stands, since it may have ended after the page was asked
+    for, and how many episodes there are; who comes back with the last one gets what it missed, once."""
     folder = write_run(tmp_path, num_steps=2)
     with RunStore.open(folder) as store, watching(folder) as watched:
         wait_until_read(watched)
@@ -317,7 +317,10 @@ def test_who_watches_hears_of_new_steps_and_episodes(tmp_path: Path) -> None:
 
         listen("episodes")
         total = watched.get("runs/run/episodes")["total"]
-        assert [(kind, data) for kind, data, _ in heard] == [("episodes", {"count": total})]
+        assert [(kind, data) for kind, data, _ in heard] == [
+            ("state", {"state": watched.get("runs/run")["state"]}),
+            ("episodes", {"count": total}),
+        ]
         heard.clear()
         store.add_metrics(5, {"rollout/reward": 0.25})
         thread = threading.Thread(target=listen, args=("step", "0.0.interrupted"))
