@@ -1,8 +1,8 @@
-"""The whole configuration of a run, composed of the settings that stand beside each component.
+"""The whole configuration of a run, composed of the settings of each component.
 
-Knows: which keys act together.  Knows not: files of data, agents, tensors.
-Invariant: a value set explicitly that differs from its default and does not act is named in a warning, here or where it
-is used; values that contradict each other are an error.
+Knows: which keys work together.  Knows not: files of data, agents, tensors.
+Invariant: a value set explicitly that differs from its default and has no effect is named in a warning, here or where
+it is used; values that contradict each other are an error.
 """
 
 from __future__ import annotations
@@ -52,20 +52,20 @@ _NOT_ONLINE = """
     rollout.retries rollout.actors rollout.max_concurrent_rollouts rollout.max_consecutive_failures rollout.oversample
     eval eval_gconfig eval_workflow
 """
-"""Keys that only act where Ludus plays the agent itself."""
+"""Keys that only have an effect if Ludus runs the agent itself."""
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 
 
 class Config(Settings):
     """One run. Every key has a default.
 
-    A class of more kinds of agent derives from it, adds their keys, and says which agents and rows are theirs.
+    A subclass may add further kinds of agent: their keys, and which agents and rows are theirs.
     """
 
     agent_kinds: ClassVar[Mapping[str, str]] = {}
-    """By a method that an agent has the import string of its `AgentKind`."""
+    """Import string of the `AgentKind`, by a method that agents of this kind have."""
     processes: ClassVar[str] = "ludus.api.processes:alone"
-    """Import string of what opens the run's `Processes`."""
+    """Import string of the function that opens the run's `Processes`."""
 
     name: str = "run"
     """The run's folder is `run_root/name`."""
@@ -80,10 +80,9 @@ class Config(Settings):
     gconfig: GenerationSettings = GenerationSettings()
     algorithm: AlgorithmSettings = AlgorithmSettings()
     teacher: Annotated[TeacherSettings, OneOf(TEACHERS, "none")] = NoTeacherSettings()
-    """Who scores what was sampled, for `algorithm.distillation`."""
+    """The model that scores sampled tokens, for `algorithm.distillation`."""
     eval_gconfig: GenerationSettings | None = None
-    """How evaluations differ from `gconfig`: the keys given here replace its, and a row is played once unless
-    `n_samples` is given. None: by nothing else."""
+    """Overrides of `gconfig` for evaluations. A row is played once unless `n_samples` is given. None: no overrides."""
     rollout: RolloutSettings = RolloutSettings()
     train_dataset: TrainDatasetSettings = TrainDatasetSettings()
     valid_dataset: ValidDatasetSettings = ValidDatasetSettings()
@@ -93,30 +92,30 @@ class Config(Settings):
     config_class: str | None = None
     """'pkg.mod.Name' of a dataclass that extends this configuration and has the agent as its property. None: none."""
     config_kwargs: dict[str, Any] = pydantic.Field(default_factory=dict)
-    """Values of that class's own parameters."""
+    """Values for that class's own parameters."""
     eval_workflow: str | None = None
-    """The agent that plays evaluations. None: the one that is trained."""
+    """The agent for evaluations. None: the trained one."""
     eval_workflow_kwargs: dict[str, Any] = pydantic.Field(default_factory=dict)
     should_accept_fn: str | None = None
-    """Import string of a function of a complete group that says whether it is trained on. None: all are."""
+    """Import string of a function that gets a complete group and says whether to train on it. None: all are."""
     total_train_steps: int | None = pydantic.Field(default=None, ge=1)
     total_train_epochs: int | None = pydantic.Field(default=None, ge=1)
     """Passes over the training rows. Not together with total_train_steps. None: one, if nothing else ends the run."""
     total_train_seconds: float | None = pydantic.Field(default=None, gt=0)
-    """Wall time of training, evaluations left out; with a number of steps, whichever ends first."""
+    """Wall time of training, without evaluations; with a number of steps, whichever ends first."""
     eval: EvalSettings = EvalSettings()
     checkpoint: CheckpointSettings = CheckpointSettings()
     trackers: TrackersSettings = TrackersSettings()
 
     @pydantic.field_serializer("eval_gconfig")
     def _keys_given(self, settings: GenerationSettings | None) -> dict[str, Any] | None:
-        """Without the keys that are not given: written out, their defaults would replace those of `gconfig`."""
+        """Only the keys that were given: if the others were written, their defaults would replace `gconfig`'s."""
         return None if settings is None else settings.model_dump(mode="json", exclude_unset=True)
 
     @pydantic.field_validator("algorithm")
     @classmethod
     def _with_length(cls, algorithm: AlgorithmSettings, info: pydantic.ValidationInfo) -> AlgorithmSettings:
-        """Beside a `gconfig` that is wrong there is nothing to follow from."""
+        """The maximum length follows from `gconfig`, unless that is invalid itself."""
         return algorithm.of_length(info.data["gconfig"].max_new_tokens) if "gconfig" in info.data else algorithm
 
     @pydantic.model_validator(mode="after")
@@ -164,12 +163,12 @@ class Config(Settings):
 
     @classmethod
     def read(cls, data: Mapping[str, Any]) -> Self:
-        """The configuration that a file says. Raises ConfigError for a key or a value that cannot be."""
+        """The configuration in a file's data. Raises ConfigError for an unknown key or an invalid value."""
         return cls.of(data)
 
     @classmethod
     def of(cls, values: Mapping[str, Any]) -> Self:
-        """The configuration of these values, without those that do not act; one warning names them all."""
+        """The configuration with these values, without those that have no effect; one warning names them all."""
         kept, idle = without_idle(cls, values)
         config = cls(**kept)
         return acting(config, [*idle, *idle_keys(config)])
@@ -178,33 +177,33 @@ class Config(Settings):
     def load(cls, path: Path | str | None = None, overrides: Sequence[str] = ()) -> Self:
         """The configuration in a YAML file (None: the defaults) with `a.b=value` overrides.
 
-        Raises UserError if the file is missing, ConfigError for a key that is unknown or a value that cannot act.
+        Raises UserError if the file is missing, ConfigError for an unknown key or an invalid value.
         """
         data = {} if path is None else read_yaml(Path(path))
         return cls.read(with_overrides(data, overrides))
 
     def row_kind(self, rows: Sequence[Mapping[str, Any]]) -> str | None:
-        """Import string of the `AgentKind` that plays these rows where no agent is given. None: there is none."""
+        """Import string of the `AgentKind` for these rows if no agent is given. None: there is none."""
         return None
 
     def unread_by(self, kind: str | None) -> Mapping[str, str]:
-        """Keys that are given and that this kind of agent does not read, and who does. None: an agent that asks over
+        """Keys that are set but not read by this kind of agent, and which kind reads them. None: an agent that uses
         HTTP."""
         return {}
 
     @property
     def has_critic(self) -> bool:
-        """The algorithm asks for values."""
+        """Whether the algorithm needs values."""
         return "values" in algorithm_of(self.algorithm).needs.measured
 
     @property
     def folder(self) -> Path:
-        """Of the run."""
+        """The run's folder."""
         return Path(self.run_root) / self.name
 
     @property
     def eval_generation(self) -> GenerationSettings:
-        """How evaluations sample: as `gconfig`, once a row, with the keys of `eval_gconfig` on top."""
+        """Sampling of evaluations: `gconfig`, once per row, overridden by the keys of `eval_gconfig`."""
         given = {} if self.eval_gconfig is None else self.eval_gconfig.model_dump(exclude_unset=True)
         return self.gconfig.model_copy(update={"n_samples": 1, **given})
 
@@ -219,9 +218,9 @@ def load_config(path: Path | str | None = None, overrides: Sequence[str] = ()) -
 
 
 def check_training(config: ConfigT) -> ConfigT:
-    """The configuration without what does not act in training, which a warning names.
+    """The configuration without keys that have no effect in training; a warning names them.
 
-    Raises ConfigError if training with this configuration could not do what it says.
+    Raises ConfigError if training could not do what the configuration says.
     """
     is_online = isinstance(config.rollout.agent, OnlineSettings)
     config = acting(config, [*idle_keys(config), *(_idle_online(config) if is_online else _idle_evaluation(config))])
@@ -250,7 +249,7 @@ def check_training(config: ConfigT) -> ConfigT:
 
 
 def _check_demonstrations(algorithm: AlgorithmSettings) -> None:
-    """Raises ConfigError if the algorithm could not learn from what experts give."""
+    """Raises ConfigError if the algorithm could not learn from demonstrations."""
     needs = algorithm_of(algorithm).needs
     if needs.pairs or needs.sides:
         raise ConfigError(
@@ -266,7 +265,7 @@ def _check_demonstrations(algorithm: AlgorithmSettings) -> None:
 
 
 def _check_replay(replay: ReplaySettings, batch_size: int, algorithm: AlgorithmSettings) -> None:
-    """Raises ConfigError if nothing could be replayed, or if the algorithm could not learn from it."""
+    """Raises ConfigError if nothing could be replayed, or if the algorithm could not learn from replayed groups."""
     if replay.num_places(batch_size) == 0:
         raise ConfigError(
             f"rollout.replay.share={replay.share:g} of train_dataset.batch_size={batch_size} is less than one group; "
@@ -278,7 +277,7 @@ def _check_replay(replay: ReplaySettings, batch_size: int, algorithm: AlgorithmS
 
 
 def _idle_between(config: Config) -> Iterator[Idle]:
-    """What is of prox / mu, where no trained token is old enough that the two differ."""
+    """Settings that bound prox / mu, if no trained token is so old that the two differ."""
     algorithm, rollout = config.algorithm, config.rollout
     is_between = algorithm.has_proximal and algorithm.proximal == "interpolate"
     if not is_between or rollout.replay is not None or rollout.max_token_age not in (0, 1):

@@ -1,4 +1,4 @@
-"""Which engine samples, how many of it there are, and how new weights reach it.
+"""Which engine samples, how many replicas it has, and how new weights reach it.
 
 Knows: plain values.  Knows not: which kinds there are, how any engine is started or reached.
 """
@@ -21,44 +21,44 @@ class EngineSettings(Choice):
     implementation: ClassVar[str]
     """Import string of the `LocalKind` or the `ServerKind` that these settings are for."""
     replicas: int = Field(default=1, ge=1)
-    """Engines over the same weights, behind a router; each has memory of its own."""
+    """Engines over the same weights, behind a router; each has its own memory."""
 
     @property
     def num_started(self) -> int:
-        """Processes that Ludus starts for it."""
+        """Number of processes that Ludus starts for it."""
         return 0
 
     @property
     def cards_each(self) -> int:
-        """Cards that one of them computes on, where there are any."""
+        """GPUs per process, where there are any."""
         return 1
 
 
 class BatchSettings(Settings):
-    """How much memory and how much of a step an engine may take."""
+    """Memory and step size of an engine."""
 
     kv_bytes: int = Field(default=512 * 2**20, gt=0)
     """Memory for keys and values; 512 MiB hold 23,296 tokens of a 135M model in bf16."""
     max_batch_tokens: int = Field(default=2048, gt=0)
-    """Most tokens of one step; longer prompts are computed in chunks over several steps."""
+    """Maximum tokens per step; longer prompts are computed in chunks over several steps."""
     max_running: int = Field(default=256, gt=0)
-    """Most sequences of one step; the others wait."""
+    """Maximum sequences per step; the others wait."""
     keep_kv_on_publish: bool = True
-    """False: sequences in flight recompute their keys and values when new weights are published."""
+    """False: sequences in progress recompute their keys and values when new weights are published."""
 
 
 class ServerSettings(EngineSettings):
     """Engines in processes of their own."""
 
     acts_with_urls: ClassVar[frozenset[str]] = frozenset({"kind", "urls", "api_key", "weights"})
-    """Keys that act on engines which run already; the others are for those that Ludus starts."""
+    """Keys for engines that already run; the others are for engines that Ludus starts."""
     urls: tuple[str, ...] = ()
-    """Engines that run already, one URL each. None: Ludus starts `replicas` of them, and stops them with the run."""
+    """Engines that already run, one URL each. Empty: Ludus starts `replicas` of them, and stops them with the run."""
     api_key: str | None = None
-    """The key that the engines at `urls` want."""
+    """The key that the engines at `urls` require."""
     weights: WeightRoute = "auto"
-    """How new weights are sent to engines outside of this process. auto: adapters alone if adapters are trained, else
-    what is fastest where the engine runs."""
+    """How new weights are sent to engines outside this process. auto: only the adapters if adapters are trained, else
+    the fastest way to where the engine runs."""
 
     @property
     def num_started(self) -> int:

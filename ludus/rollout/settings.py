@@ -1,4 +1,4 @@
-"""Settings of rollouts: how agents run, how many at once, what becomes of failed episodes."""
+"""Settings of rollouts: how agents run, how many at once, what happens to failed episodes."""
 
 from __future__ import annotations
 
@@ -33,9 +33,9 @@ class AgentSettings(Tagged):
     tag = "mode"
     mode: str
     turn_discount: float = pydantic.Field(default=1.0, ge=0.0, le=1.0)
-    """What a turn's return keeps of the returns of the turns after it."""
+    """Discount between a turn's return and the returns of the turns that follow it."""
     export_style: Literal["individual", "concat"] = "individual"
-    """individual: a training sequence a turn; concat: one a path. Their gradients are equal."""
+    """individual: one training sequence per turn; concat: one per path. Their gradients are equal."""
 
 
 class InlineSettings(AgentSettings):
@@ -49,16 +49,16 @@ class SubprocSettings(AgentSettings):
 
     mode: Literal["subproc"] = "subproc"
     subproc_max_workers: int = pydantic.Field(default=4, ge=1)
-    """Processes, and so episodes that play at the same time."""
+    """Number of processes, and so of concurrent episodes."""
     env: tuple[str, ...] = ()
-    """Variables of the environment that agents are given, such as keys of services that they call. Without them they
-    have the session's address and key, and what every program needs: PATH, HOME, the locale."""
+    """Additional environment variables for agents, such as keys of services that they call. Agents always get the
+    session's address and key, and what every program needs: PATH, HOME, the locale."""
     python: str | None = None
-    """The interpreter of the agents' processes, of an environment of their own: nothing of Ludus need be installed
-    there, and no library has to go with Ludus's. None: the one that runs Ludus."""
+    """The interpreter of the agents' processes, from an environment of their own: Ludus need not be installed there,
+    and its libraries may conflict with Ludus's. None: the interpreter that runs Ludus."""
     workers: int = pydantic.Field(default=0, ge=0)
-    """Processes of the run, where its scheduler places them, in which agents play; each plays `subproc_max_workers`
-    episodes at the same time. 0: agents play on this machine."""
+    """Worker processes of the run in which agents run, placed by its scheduler; each runs `subproc_max_workers`
+    episodes at a time. 0: agents run on this machine."""
 
     def idle(self) -> Iterator[Idle]:
         if self.python is not None and self.workers:
@@ -66,7 +66,7 @@ class SubprocSettings(AgentSettings):
 
 
 class OnlineSettings(AgentSettings):
-    """Nowhere: sessions that others play over HTTP are trained on."""
+    """Ludus runs no agent: it trains on sessions that external clients open over HTTP."""
 
     mode: Literal["online"] = "online"
     host: str = "127.0.0.1"
@@ -74,7 +74,7 @@ class OnlineSettings(AgentSettings):
     port: int = pydantic.Field(default=8000, ge=0, le=65535)
     """Its port; 0 is any free one."""
     tls_cert: Path | None = None
-    """The gateway speaks HTTPS with this certificate, a PEM file. None: plain HTTP."""
+    """The gateway uses HTTPS with this certificate, a PEM file. None: plain HTTP."""
     tls_key: Path | None = None
     """PEM file of the certificate's private key."""
 
@@ -86,16 +86,16 @@ class ReplaySettings(Settings):
     """Good groups of earlier batches are trained on again, in places of later batches."""
 
     share: float = pydantic.Field(gt=0, lt=1)
-    """Of a batch's groups so many at most are replayed; rounded down."""
+    """Maximum share of a batch's groups that are replayed; rounded down."""
     size: int = pydantic.Field(default=256, ge=1)
-    """Groups that are kept, the newest."""
+    """How many groups are kept, the newest ones."""
     max_age: int | None = pydantic.Field(default=None, ge=1)
-    """Versions by which the weights that train may be newer than those that sampled a group's first token. None: any
-    number."""
+    """Maximum age of a replayed group, in versions between the weights that sampled its first token and the trained
+    ones. None: any."""
     min_best: float | None = None
-    """A group is kept if its best reward is at least this. None: whatever it is."""
+    """A group is kept only if its best reward is at least this. None: any."""
     min_mean: float | None = None
-    """And if the mean of its rewards is at least this. None: whatever it is."""
+    """A group is kept only if the mean of its rewards is at least this. None: any."""
 
     def num_places(self, batch_size: int) -> int:
         """Groups of a batch that are replayed once enough are kept."""
@@ -103,43 +103,42 @@ class ReplaySettings(Settings):
 
 
 class RolloutSettings(Settings):
-    """How many episodes play at once, how far they may run ahead, and their limits."""
+    """How many episodes run at once, how far they may run ahead, and their limits."""
 
     max_concurrent_rollouts: int = pydantic.Field(default=64, ge=1)
-    """Episodes that play at the same time."""
+    """Maximum number of concurrent episodes."""
     max_head_offpolicyness: int = pydantic.Field(default=0, ge=0)
-    """How far rollouts run ahead: a group starts where its batch trains weights at most so many versions newer. 0 is
+    """How far rollouts run ahead: a group starts if its batch trains weights at most this many versions newer. 0 is
     the synchronous schedule."""
     stale_tokens: Literal["mask", "train"] = "mask"
-    """What becomes of tokens sampled by weights more than `max_head_offpolicyness` versions older than those they
-    train. mask: they are not trained, and a batch waits for the groups whose first tokens the next could not train.
-    train: as in AReaL, that number bounds how far rollouts run ahead and nothing else; tokens of any age are
-    trained."""
+    """What happens to tokens sampled by weights more than `max_head_offpolicyness` versions older than those they
+    train. mask: they are not trained, and a batch waits for groups whose first tokens the next batch could not train.
+    train: as in AReaL, that number only limits how far rollouts run ahead; tokens of any age are trained."""
     oversample: float = pydantic.Field(default=0.0, ge=0.0, le=4.0)
-    """So large a share of a batch is played on top; the first groups that are complete make the batch, so that it does
-    not wait for the slowest."""
+    """Additional groups to run, as a share of a batch. The first complete groups make the batch, so it does not wait
+    for the slowest."""
     oversample_rest: Literal["keep", "cancel"] | None = None
-    """What becomes of the groups on top when a batch is full. keep: they play on, under the new weights too, and are in
-    a later batch. cancel: those that are played the longest end, and are not trained on. None: keep where
-    tokens of the weights before may be trained."""
+    """What happens to the additional groups when a batch is full. keep: they continue, also under the new weights, and
+    are in a later batch. cancel: those that have run longest end, and are not trained on. None: keep, if tokens of
+    the previous weights may be trained."""
     agent: Annotated[AgentSettings, OneOf(AGENTS, "inline")] = InlineSettings()
     actors: dict[str, ActorSettings] = pydantic.Field(default_factory=dict)
-    """By name the models that play a part in episodes and are never trained, such as `user_simulator`."""
+    """Models with a role in episodes that are never trained, by name, such as `user_simulator`."""
     replay: ReplaySettings | None = None
     """None: no group is trained on twice."""
     recall: bool = True
-    """Episodes that a killed run had begun are given the answers again that were sampled for them, as long as their
-    agents ask for the same; the first difference is sampled. False: all of it is sampled anew."""
+    """After a kill, unfinished episodes get the answers that were already sampled, as long as their agents send the
+    same requests; from the first difference on, answers are sampled. False: all are sampled anew."""
     retries: int = pydantic.Field(default=1, ge=0)
-    """How often a member of a group that failed or timed out is played again."""
+    """How often a member of a group that failed or timed out is repeated."""
     min_members: int = pydantic.Field(default=2, ge=1)
     """A group with fewer survivors is rejected."""
     episode_timeout_s: float | None = pydantic.Field(default=600.0, gt=0)
-    """None: an episode may take for ever. In mode online: how long a session may be idle."""
+    """Time limit of an episode; None: no limit. In mode online: how long a session may be idle."""
     max_turns: int | None = pydantic.Field(default=None, ge=1)
-    """Model calls of one episode. None: no limit."""
+    """Maximum model calls of one episode. None: no limit."""
     max_tokens: int | None = pydantic.Field(default=None, ge=1)
-    """Tokens sampled in one episode. None: no limit."""
+    """Maximum tokens sampled in one episode. None: no limit."""
     pinned: tuple[Pinnable, ...] = (
         "top_p",
         "top_k",
@@ -148,9 +147,9 @@ class RolloutSettings(Settings):
         "frequency_penalty",
         "repetition_penalty",
     )
-    """Sampling fields that keep the run's values while training, whatever an agent asks for."""
+    """Sampling fields that keep the run's values during training, whatever an agent asks for."""
     max_consecutive_failures: int = pydantic.Field(default=16, ge=1)
-    """So many failed episodes in a row stop the run."""
+    """This many failed episodes in a row stop the run."""
 
     @pydantic.model_validator(mode="after")
     def _check(self) -> Self:
@@ -167,37 +166,37 @@ class RolloutSettings(Settings):
 
     @property
     def num_workers(self) -> int:
-        """Processes of the run in which agents play."""
+        """Worker processes of the run in which agents run."""
         return self.agent.workers if isinstance(self.agent, SubprocSettings) else 0
 
     @property
     def keeps_rest(self) -> bool:
-        """Groups on top play on when a batch is full."""
+        """Whether additional groups continue when a batch is full."""
         return self.oversample_rest != "cancel" and self.max_token_age != 0
 
     @property
     def max_token_age(self) -> int | None:
-        """Versions by which a trained token may be older than the weights it trains. None: any number."""
+        """Maximum age of a trained token, in versions before the weights it trains. None: any."""
         return self.max_head_offpolicyness if self.stale_tokens == "mask" else None
 
     def num_extra_groups(self, batch_size: int) -> int:
-        """Groups that play on top of those that batches need."""
+        """Groups that run in addition to those that batches need."""
         return math.ceil(self.oversample * batch_size)
 
 
 class CurriculumSettings(Settings):
-    """Rows that teach nothing for now, as their last groups were solved by all or by none, are skipped for a while."""
+    """Rows whose last groups were solved by all episodes or by none teach nothing, and are skipped for a while."""
 
     solved: float | None = None
-    """A row is solved if the mean success of a group of it is at least this. None: no row is skipped for that."""
+    """A row is solved if the mean success of one of its groups is at least this. None: no row is skipped as solved."""
     hopeless: float | None = None
-    """A row is hopeless if that is at most this. None: no row is skipped for that."""
+    """A row is hopeless if that mean is at most this. None: no row is skipped as hopeless."""
     metric: str = "success"
-    """The metric of episodes that is their success; `reward` is what their agent returned."""
+    """The metric of episodes that measures success; `reward` is the agent's reward."""
     last_groups: int = pydantic.Field(default=1, ge=1)
-    """So many groups of a row in a row must have been solved, or hopeless."""
+    """How many consecutive groups of a row must have been solved, or hopeless."""
     skip_epochs: int = pydantic.Field(default=1, ge=1)
-    """Epochs that it is skipped in; then it is played again, and skipped again if that came to the same."""
+    """How many epochs a row is skipped. Then it is played again, and skipped again if the result is the same."""
 
     @pydantic.model_validator(mode="after")
     def _check(self) -> Self:
@@ -216,12 +215,12 @@ class CurriculumSettings(Settings):
 
 
 class GenerationSettings(Settings):
-    """How answers are sampled where the agent's request does not say; keys as other frameworks name them."""
+    """Sampling parameters where the agent's request does not set them; the names are those of other frameworks."""
 
     n_samples: int = pydantic.Field(default=8, ge=1)
-    """Episodes of one row: the size of a group."""
+    """Episodes per row: the size of a group."""
     max_new_tokens: int | None = pydantic.Field(default=None, ge=1)
-    """Of one answer. None: as many as fit into the context."""
+    """Maximum tokens of one answer. None: as many as fit into the context."""
     temperature: float = pydantic.Field(default=1.0, ge=0.0)
     top_p: float = pydantic.Field(default=1.0, gt=0.0, le=1.0)
     top_k: int = pydantic.Field(default=0, ge=0)

@@ -1,4 +1,4 @@
-"""Which trackers of other people's a run is shown in, besides its own folder."""
+"""External trackers that show a run, in addition to its own folder."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ TRACKERS: tuple[TrackerName, ...] = ("mlflow", "wandb", "tensorboard", "trackio"
 
 
 class MlflowSettings(Settings):
-    """MLflow's."""
+    """Settings of MLflow."""
 
     tracking_uri: str = "sqlite:////tmp/mlruns.db"
     """MLflow's database or server: `sqlite:///…`, another database, or `http://…`."""
@@ -31,7 +31,7 @@ class MlflowSettings(Settings):
 
 
 class WandbSettings(Settings):
-    """Those of Weights & Biases; whatever is not here it takes from its own environment variables."""
+    """Settings of Weights & Biases; for everything else it reads its own environment variables."""
 
     mode: Literal["online", "offline"] | None = None
     """offline: into the run's folder, for `wandb sync`. None: as WANDB_MODE says, or online."""
@@ -40,27 +40,27 @@ class WandbSettings(Settings):
 
 
 class TensorboardSettings(Settings):
-    """TensorBoard's."""
+    """Settings of TensorBoard."""
 
     folder: str | None = None
-    """What `tensorboard --logdir` is given; the run has a folder of its name there. None: `tensorboard` in the run's
-    folder."""
+    """The folder for `tensorboard --logdir`; the run has a folder with its name there. None: `tensorboard` in the
+    run's folder."""
 
 
 class TrackioSettings(Settings):
-    """trackio's."""
+    """Settings of trackio."""
 
     space: str | None = None
-    """The Space at Hugging Face that shows it. None: on this machine, for `trackio show`."""
+    """The Hugging Face Space that shows it. None: on this machine, for `trackio show`."""
 
 
 class OtlpSettings(Settings):
-    """Those of a collector of OpenTelemetry that takes OTLP over HTTP."""
+    """Settings of an OpenTelemetry collector that accepts OTLP over HTTP."""
 
     endpoint: str = "http://localhost:4318"
     """`/v1/traces` and `/v1/metrics` are below it."""
     headers: dict[str, str] = pydantic.Field(default_factory=dict)
-    """Of every request, such as a key."""
+    """Headers of every request, such as a key."""
 
     @pydantic.model_validator(mode="after")
     def _check(self) -> Self:
@@ -73,20 +73,20 @@ class OtlpSettings(Settings):
 
 
 class TrackersSettings(Settings):
-    """A bare name, or a list of them, stands for `to`."""
+    """Settings of all trackers. A bare name, or a list of names, stands for `to`."""
 
     to: tuple[TrackerName, ...] = ()
     """Several at once are possible."""
     project: str = pydantic.Field(default="ludus", min_length=1)
-    """The project or experiment there, in which the run has the run's `name`; the service's name for otlp."""
+    """The project or experiment there; the run has its `name` in it. For otlp, the service's name."""
     traces_per_step: int | None = pydantic.Field(default=None, ge=0)
-    """Most episodes of one step that trackers are shown, the first that end. None: all; W&B and TensorBoard, which have
+    """Maximum episodes per step that trackers get, the first that end. None: all; for W&B and TensorBoard, which have
     no traces, 8."""
     share: float = pydantic.Field(default=0.02, gt=0, le=1)
-    """Of one core, that a tracker may take while the run goes on: metrics are told at once, episodes as far as it
-    reaches; what is left over is told when the run has ended."""
+    """Share of one core that a tracker may use during the run. Metrics are sent at once, episodes as far as the share
+    allows; the rest is sent when the run has ended."""
     patience_s: float = pydantic.Field(default=60.0, gt=0)
-    """How long a run that has ended waits for a tracker that no longer gets on."""
+    """How long a run that has ended waits for a tracker that makes no progress."""
     mlflow: MlflowSettings = MlflowSettings()
     wandb: WandbSettings = WandbSettings()
     tensorboard: TensorboardSettings = TensorboardSettings()

@@ -1,4 +1,4 @@
-"""Who scores the tokens that were sampled, and what it is told that the agent was not.
+"""The model that scores sampled tokens, and the hint that it gets in addition to the agent's prompt.
 
 Knows: plain values.  Knows not: models, engines, losses (`algorithm.distillation` says what the scores are for).
 """
@@ -16,16 +16,16 @@ from ludus.settings import Choice, Settings
 HINTED = (
     "{content}\n\nThis is an example for a response to the question:\n{hint}\n\nNow answer with a response of your own."
 )
-"""The prompt of a teacher that was shown an answer. Source: SDFT (arXiv 2601.19897) sec. 3, shortened."""
+"""The prompt of a teacher that sees an example answer. Source: SDFT (arXiv 2601.19897) sec. 3, shortened."""
 
 
 class HintSettings(Settings):
-    """What the teacher is shown besides: a column of the row, put into one message of its prompt."""
+    """A hint for the teacher: a column of the row, put into one message of its prompt."""
 
     column: str = pydantic.Field(min_length=1)
-    """Of the row. Rows in which it is empty, or not there, are scored without a hint."""
+    """Column of the row. Rows in which it is empty or missing are scored without a hint."""
     into: Literal["system", "user"] = "user"
-    """Which message, the first of its role, becomes `template`; a system message that is not there is put in front."""
+    """The first message of this role is replaced by `template`; a missing system message is put in front."""
     template: str = HINTED
     """`{content}` stands for the message's own text, `{hint}` for the column's."""
 
@@ -42,20 +42,20 @@ class HintSettings(Settings):
 
 
 class TeacherSettings(Choice):
-    """What every kind of teacher has."""
+    """Settings of every kind of teacher."""
 
 
 class NoTeacherSettings(TeacherSettings):
-    """Nobody scores."""
+    """No teacher."""
 
     kind: Literal["none"] = "none"
 
 
 class ScoringSettings(TeacherSettings):
-    """A teacher that is there."""
+    """Settings of every teacher that scores."""
 
     hint: HintSettings | None = None
-    """None: it is asked with the agent's own prompts."""
+    """None: it scores with the agent's own prompts."""
 
 
 class ModelTeacherSettings(ScoringSettings):
@@ -63,32 +63,31 @@ class ModelTeacherSettings(ScoringSettings):
 
     kind: Literal["model"] = "model"
     path: str
-    """As `model.path`; or the folder of a run, whose model it is: the one that it ended with, else its latest
-    checkpoint's."""
+    """As `model.path`; or the folder of a run: its final model, or if there is none, that of its latest checkpoint."""
     dtype: Literal["auto", "bfloat16", "float32"] = "auto"
     """As `model.dtype`."""
     device: str = pydantic.Field(default="auto", pattern=r"^(auto|cpu|cuda(:\d+)?)$")
     row_tokens: int = pydantic.Field(default=4096, ge=1)
-    """Tokens that go through it at a time."""
+    """Tokens per forward pass."""
 
 
 class ServerTeacherSettings(ScoringSettings):
-    """A model that runs already behind URLs."""
+    """A model that already runs behind URLs."""
 
     kind: Literal["server"] = "server"
     engine: Literal["vllm", "sglang", "server"] = "vllm"
     """What serves it: vLLM, SGLang, or `ludus engine serve`."""
     urls: tuple[str, ...] = pydantic.Field(min_length=1)
-    """Which all serve the same model; paths are shared out over them."""
+    """Servers of the same model, which share the work."""
     api_key: str | None = None
 
 
 class PolicyTeacherSettings(ScoringSettings):
-    """The model under training itself: a self-distillation where it is shown a hint."""
+    """The model under training itself: with a hint, this is self-distillation."""
 
     kind: Literal["policy"] = "policy"
     weights: Literal["now", "first"] = "now"
-    """Those that are trained, as they sample; or those that training began with, loaded a second time."""
+    """now: the current sampling weights; first: the initial weights, loaded a second time."""
 
     @pydantic.model_validator(mode="after")
     def _check(self) -> PolicyTeacherSettings:

@@ -1,6 +1,6 @@
-"""What a server that is started elsewhere is started with.
+"""How a training server is started on another machine.
 
-Knows: plain values.  Knows not: who starts it.
+Knows: plain values.  Knows not: what starts it.
 """
 
 from __future__ import annotations
@@ -12,28 +12,28 @@ from ludus.settings import Settings
 
 
 class LaunchSettings(Settings):
-    """A server on a machine that is not ours to sit at."""
+    """A server on another machine. "There" means on that machine."""
 
     folder: str = "runs/serve"
-    """There: where models, checkpoints and jobs are kept. A folder that was served before goes on; one that is being
-    served is joined. On a cluster, one that its nodes share."""
+    """There: where models, checkpoints and jobs are stored. A folder that was served before is continued; a running
+    server of the folder is joined. On a cluster, use a folder that its nodes share."""
     workdir: str = "~/"
-    """There: what a relative `folder` and `command` are looked for from."""
+    """There: the folder to which a relative `folder` and `command` refer."""
     command: str = "ludus"
     """There: how Ludus is called, such as `.venv/bin/ludus`."""
     setup: str = ""
-    """There: lines of the shell that come first, such as `module load cuda`."""
+    """There: shell lines that run first, such as `module load cuda`."""
     overrides: tuple[str, ...] = ()
     """Settings of every model, as `ludus serve` takes them: `engine.kv_bytes=8e9`."""
     idle_s: float = pydantic.Field(default=1800.0, ge=1)
-    """The server ends by itself once nobody has asked it for so long and every job is done."""
+    """The server ends by itself after this time without requests, once every job is done."""
     start_timeout_s: float | None = pydantic.Field(default=600.0, gt=0)
-    """How long it may take until it serves, the queue of a cluster included. None: for ever."""
+    """Time limit until it serves, including a cluster's queue. None: no limit."""
     ssh_options: tuple[str, ...] = ()
-    """Of the ssh command, as in ("-p", "2222")."""
+    """Options of the ssh command, as in ("-p", "2222")."""
     resources: RoleSettings = RoleSettings()
-    """What the server gets. With ssh only `env` can act: the machine is there."""
+    """What the server gets. With ssh only `env` has an effect: the machine is already there."""
     sbatch: tuple[str, ...] = ()
-    """slurm: more options of sbatch, as in ("--partition=gpu", "--time=04:00:00")."""
+    """slurm: further options of sbatch, as in ("--partition=gpu", "--time=04:00:00")."""
     sky: dict[str, pydantic.JsonValue] = pydantic.Field(default_factory=dict)
     """sky: parts of SkyPilot's task file, as in {"resources": {"accelerators": "A100:1"}, "setup": "pip install …"}."""

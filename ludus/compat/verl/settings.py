@@ -1,4 +1,4 @@
-"""Settings of agent loops, with the keys that verl's users know.
+"""Settings of agent loops, with verl's names of keys.
 
 Knows: plain values.  Knows not: loops, tools, models.
 """
@@ -16,17 +16,17 @@ class MultiTurnSettings(Settings):
     """Tools, simulated users and limits of the loops that come with Ludus."""
 
     max_assistant_turns: int | None = pydantic.Field(default=None, ge=1)
-    """Answers of the model. None: no limit. Calls in the last answer are not run: nobody would read what they give."""
+    """Maximum answers of the model. None: no limit. Calls in the last answer are not run: nothing would read them."""
     max_user_turns: int | None = pydantic.Field(default=None, ge=1)
-    """Messages that answer it, of tools (all of one turn together) or of a simulated user. None: no limit."""
+    """Maximum messages to the model, from tools (all of one turn together) or a simulated user. None: no limit."""
     max_parallel_calls: int = pydantic.Field(default=1, ge=1)
-    """Calls of one answer that are run, at once; each one more comes back as an error that says so."""
+    """How many calls of one answer are run, concurrently; further calls come back as errors that say so."""
     max_tool_response_length: int | None = pydantic.Field(default=256, ge=1)
-    """Tokens of one tool's answer; a longer one is cut. None: no limit."""
+    """Maximum tokens of one tool's answer; a longer one is cut. None: no limit."""
     tool_response_truncate_side: Literal["left", "middle", "right"] = "middle"
     """What is kept of an answer that is cut: its left, its right, or both ends without the middle."""
     tool_timeout_s: float | None = pydantic.Field(default=60.0, gt=0)
-    """Of one call, where the tool's file does not say otherwise. None: as long as the episode."""
+    """Time limit of one call, unless the tool's file sets another. None: as long as the episode."""
     tool_config_path: str | None = None
     """YAML with `tools:`. None: there are none."""
     function_tool_path: str | None = None
@@ -36,18 +36,18 @@ class MultiTurnSettings(Settings):
     template_kwargs: dict[str, Any] = pydantic.Field(default_factory=dict)
     """Arguments of the model's chat template, such as `enable_thinking: false`."""
     format: str | None = None
-    """The parser of tool calls, as `model.tool_parser`, which it stands for. None: the model's own."""
+    """The parser of tool calls; it stands for `model.tool_parser`. None: the model's own."""
 
 
 class CustomRewardSettings(Settings):
-    """A function that scores what a loop left unscored."""
+    """A function that scores episodes that a loop did not score."""
 
     path: str | None = None
-    """Python file, or module. None: the reward goes by the row's `data_source`, or by its tools."""
+    """Python file, or module. None: the reward depends on the row's `data_source`, or comes from its tools."""
     name: str = "compute_score"
 
 
 class RewardSettings(Settings):
-    """How episodes of agent loops are scored that bring no `reward_score`."""
+    """How to score episodes of agent loops that return no `reward_score`."""
 
     custom_reward_function: CustomRewardSettings = CustomRewardSettings()

@@ -13,7 +13,7 @@ KernelName = Literal["auto", "native", "triton", "eager"]
 
 
 class InferenceSettings(BatchSettings):
-    """How it samples, wherever it runs."""
+    """How Ludus's own engine samples, in this process or another."""
 
     kernels: KernelName = "auto"
     """auto: triton on a CUDA card; native on the CPU if a C++ compiler is found; else eager."""

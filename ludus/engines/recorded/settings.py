@@ -11,7 +11,7 @@ from ludus.engines.settings import EngineSettings
 
 
 class RecordedSettings(EngineSettings):
-    """Of a training that is replayed from its record; `ludus replay` sets it."""
+    """For a run that is replayed from its record; `ludus replay` sets it."""
 
     implementation: ClassVar[str] = "ludus.engines.recorded.engine:KIND"
     kind: Literal["recorded"] = "recorded"

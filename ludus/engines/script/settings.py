@@ -1,4 +1,4 @@
-"""Settings of the engine that says what is written in a file.
+"""Settings of the engine that answers from a file.
 
 Knows: plain values.  Knows not: torch, models.
 """
@@ -13,12 +13,12 @@ from ludus.engines.settings import EngineSettings
 
 
 class ScriptSettings(EngineSettings):
-    """Nothing is sampled: written answers, for agents that are tried."""
+    """Samples nothing: gives prepared answers, to try out agents."""
 
     implementation: ClassVar[str] = "ludus.engines.script.engine:KIND"
     kind: Literal["scripted"] = "scripted"
     answers: str
-    """A file with an answer a line, in the order in which they are asked for, from the first again behind the last;
-    `.jsonl`: each a JSON text, which may have several lines and the model's own marks of tool calls."""
+    """A file with one answer per line, given in this order; after the last it starts again. `.jsonl`: each line is a
+    JSON string, which may have several lines and the model's own markup of tool calls."""
     token_delay_s: float = pydantic.Field(default=0.0, ge=0)
-    """Before each token, as a slow model has it."""
+    """Delay before each token, to simulate a slow model."""

@@ -1,4 +1,4 @@
-"""Settings of Ludus's own engine in processes of its own."""
+"""Settings of Ludus's own engine as a server process."""
 
 from __future__ import annotations
 

@@ -10,7 +10,7 @@ from ludus.engines.settings import BatchSettings, ServerSettings
 
 
 class VllmSettings(BatchSettings, ServerSettings):
-    """Of the memory and the batch, vLLM is passed what is given."""
+    """Keys of memory and batch are passed to vLLM if they are set."""
 
     implementation: ClassVar[str] = "ludus.engines.vllm.kind:KIND"
     acts_with_urls: ClassVar[frozenset[str]] = ServerSettings.acts_with_urls | {"keep_kv_on_publish"}
@@ -22,7 +22,7 @@ class VllmSettings(BatchSettings, ServerSettings):
     data_parallel_size: int = Field(default=1, ge=1)
     """Copies of the weights inside one replica."""
     args: dict[str, Any] = Field(default_factory=dict)
-    """More options of the server's own command line, such as {max_model_len: 4096}."""
+    """Further options of the server's command line, such as {max_model_len: 4096}."""
 
     @property
     def cards_each(self) -> int:
