@@ -160,7 +160,7 @@ class ModelResponse:
     itl: list[float] = field(default_factory=list)
     """Seconds between tokens; likewise."""
     routed_experts: Any = None
-    """None: experts are chosen anew when a token is trained."""
+    """None: experts are chosen again when a token is trained."""
     completion_id: str = ""
     """Names the answer, as the keys of a mapping of rewards do."""
     stop_ids: frozenset[int] = frozenset()

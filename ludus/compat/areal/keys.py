@@ -219,7 +219,7 @@ _TURNS = "rollout.agent.turn_discount"
 _ONCE = "advantages are not normalised once more over the batch"
 _OVER_BATCH = "advantages of a critic are normalised over the batch, mean_level and std_level, or not at all"
 _UNCLIPPED = "the loss is SAPO's, or with one minibatch the ratio is 1, and nothing is clipped"
-_REWARD = "let the agent return the reward as it is to count"
+_REWARD = "let the agent return the final reward"
 _CANCELS = "it cancels out in the advantage"
 _CAPS = first_of(
     "algorithm.correction.cap",

@@ -70,7 +70,7 @@ class PPOTrainer(Trainer):
         if total_epochs is not None and total_epochs < 1:
             raise UserError(f"total_epochs={total_epochs} must be at least 1; leave it out for the configuration's")
         if total_epochs is not None and self.config.total_train_steps is not None:
-            logger.warning("total_epochs=%d says nothing: total_train_steps says when to stop", total_epochs)
+            logger.warning("total_epochs=%d has no effect: total_train_steps sets when to stop", total_epochs)
         elif total_epochs is not None:
             self.config = self.config.model_copy(update={"total_train_epochs": total_epochs})
         evaluated = {"eval_workflow": here(eval_workflow), "eval_workflow_kwargs": eval_workflow_kwargs}

@@ -23,7 +23,7 @@ FunctionT = TypeVar("FunctionT", bound=Callable[..., Any])
 
 @with_members("verl", "utils.rollout_trace.RolloutTraceConfig")
 class RolloutTraceConfig:
-    """`trackers.to` says where traces go; what code asks for besides is logged and does nothing."""
+    """`trackers.to` sets where traces go; what code asks for besides is logged and does nothing."""
 
     @classmethod
     def init(
