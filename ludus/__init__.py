@@ -1,8 +1,8 @@
 """Ludus trains the model inside any LLM agent with reinforcement learning.
 
 The agent keeps its own code and its own SDK; Ludus serves the model it talks to, records every token exactly as it was
-sampled, and updates the weights. Importing this package imports nothing else: a name brings its module when it is first
-used. Importing `Config` brings no server, and nothing here brings torch.
+sampled, and updates the weights. Importing this package imports nothing else: each name loads its module on first use.
+Importing `Config` loads no server, and no import here loads torch.
 """
 
 import sys

@@ -1,9 +1,9 @@
-"""The nouns that travel between floors: chat vocabulary, engine calls, turns, episodes, groups.
+"""The types that the folders exchange: chat messages, engine calls, turns, episodes, groups.
 
 Knows: nothing but the standard library.  Knows not: HTTP, tensors, templates.
 Invariant: every record is frozen, and parallel sequences inside one record have equal length.
 
-    ChatRequest → Call → Sampled → Turn → SessionRecord → Episode → Group → (Batch, in algo.pack)
+    ChatRequest → Call → Sampled → Turn → SessionRecord → Episode → Group → (Batch, in algorithms/pack.py)
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ ToolChoice = Literal["auto", "none", "required"]
 OutcomeKind = Literal["ok", "rejected", "failed", "timeout", "truncated", "cancelled", "lost"]
 
 MAX_KEPT_IDS = 512
-"""Of a token drawn among more than so many and fewer than all, the record does not hold which."""
+"""The set of ids that a token was drawn from is recorded only up to this size."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,10 +41,10 @@ class Message:
     content: str | None = None
     """None: the message has no text part (an assistant that only calls tools)."""
     reasoning: str | None = None
-    """None: no reasoning was given; an empty thinking block is ''."""
+    """None: there is no reasoning. An empty thinking block is ''."""
     tool_calls: tuple[ToolCall, ...] = ()
     tool_call_id: str | None = None
-    """Set on role 'tool' alone: the call this message answers."""
+    """Set only for role 'tool': the call that this message answers."""
     name: str | None = None
 
 
@@ -56,12 +56,12 @@ class ToolSpec:
     description: str = ""
     parameters: Mapping[str, Any] = field(default_factory=dict)
     strict: bool = False
-    """The arguments of every call are held to `parameters` while they are sampled."""
+    """Constrain the arguments of every call to `parameters` while they are sampled."""
 
 
 @dataclass(frozen=True, slots=True)
 class ResponseFormat:
-    """JSON that an answer is held to while it is sampled."""
+    """Constrains an answer to JSON while it is sampled."""
 
     schema: Mapping[str, Any] | None = None
     """JSON schema. None: any JSON object."""
@@ -81,19 +81,19 @@ class Sampling:
     frequency_penalty: float = 0.0
     repetition_penalty: float = 1.0
     seed: int | None = None
-    """None: the engine draws a seed, and the record keeps the one it drew."""
+    """None: the engine draws a seed, which the record keeps."""
     max_new_tokens: int | None = None
     """None: as many as fit into the model's context."""
     stop: tuple[str, ...] = ()
     stop_token_ids: tuple[int, ...] = ()
     """In addition to the model's own end-of-turn ids."""
     ignore_eos: bool = False
-    """The model's own end-of-turn ids end nothing: an answer of a given length, as benchmarks need it."""
+    """Do not end at the model's own end-of-turn ids, for answers of a given length in benchmarks."""
     top_logprobs: int = 0
     logit_bias: tuple[tuple[int, float], ...] = ()
-    """Token id and what is added to its logit, before the temperature; each id once, rising."""
+    """(token id, value added to its logit before the temperature), sorted by id, without duplicates."""
     grammar: str | None = None
-    """Grammar that the answer is held to, in llguidance's form of Lark. None: free."""
+    """Grammar that constrains the answer, in llguidance's variant of Lark. None: unconstrained."""
 
     @property
     def is_greedy(self) -> bool:
@@ -101,23 +101,23 @@ class Sampling:
 
     @property
     def truncates(self) -> bool:
-        """Some tokens are cut from the distribution (top-p, top-k, min-p)."""
+        """Whether tokens are cut from the distribution by top-p, top-k or min-p."""
         return self.top_p < 1.0 or self.top_k > 0 or self.min_p > 0.0
 
     @property
     def is_models_own(self) -> bool:
-        """Tokens are drawn from the bare model's distribution: nothing changes a logit or leaves a token out."""
+        """Whether tokens are drawn from the model's own distribution: no logit is changed and no token left out."""
         is_changed = self.penalises or self.truncates or self.logit_bias or self.grammar is not None
         return self.temperature == 1.0 and not is_changed
 
     @property
     def cuts(self) -> bool:
-        """Tokens are drawn among fewer than all of the vocabulary; a greedy answer is not drawn at all."""
+        """Whether tokens are drawn from a part of the vocabulary. False for greedy answers, which are not drawn."""
         return not self.is_greedy and (self.truncates or self.grammar is not None)
 
     @property
     def penalises(self) -> bool:
-        """Logits depend on the tokens before (presence, frequency or repetition penalty)."""
+        """Whether logits depend on earlier tokens, through a presence, frequency or repetition penalty."""
         return self.presence_penalty != 0.0 or self.frequency_penalty != 0.0 or self.repetition_penalty != 1.0
 
     def stop_ids(self, eos_ids: frozenset[int]) -> frozenset[int]:
@@ -127,57 +127,56 @@ class Sampling:
 
 @dataclass(frozen=True, slots=True)
 class ChatRequest:
-    """What an agent asked for, in no wire protocol's words."""
+    """What an agent asked for, independent of the wire protocol."""
 
     messages: tuple[Message, ...]
     tools: tuple[ToolSpec, ...] = ()
     sampling: Sampling = Sampling()
     n: int = 1
     tool_choice: ToolChoice = "auto"
-    """`none` with tools: the model sees them and its answer is content, whatever it looks like."""
+    """`none` with tools: the model sees the tools, and its answer is content even if it looks like a call."""
     forced_tool: str | None = None
-    """With `required`: the one tool that is to be called. None: any of them."""
+    """With `required`: the one tool that must be called. None: any of them."""
     parallel_tool_calls: bool = True
     """False: an answer ends after its first call."""
     response_format: ResponseFormat | None = None
     """None: free text."""
     reasoning_effort: str | None = None
-    """How much to think before the answer, in the caller's word; 'none' and 'minimal': not at all. None: no wish."""
+    """How much to think before the answer, in the caller's term; 'none' and 'minimal': not at all. None: not given."""
     thinking_budget: int | None = None
-    """Most tokens of thinking, for templates that tell the model. None: no wish."""
+    """Most tokens of thinking, for templates that tell the model. None: not given."""
     continues: str | None = None
-    """Turn whose conversation goes on: what was asked there, and its reply, stand before all messages but the
-    instructions. None: the messages are the whole conversation."""
+    """Id of the turn to continue: its messages and its reply come before the messages of this request (but after its
+    instructions). None: the messages are the whole conversation."""
     keeps_tools: bool = False
-    """With `continues`: the tools of that turn are offered again, and `tools` is empty."""
+    """With `continues`: offer the tools of that turn again; `tools` is empty."""
     num_instructions: int = 0
-    """So many of the first messages hold for this request alone; who continues its turn does not get them."""
+    """How many of the first messages apply to this request only; a request that continues its turn omits them."""
     prompt: str | tuple[int, ...] | None = None
-    """Text or token ids that the model is to go on with, in place of messages in a template. None: there are
-    messages."""
+    """Text or token ids for the model to continue, instead of messages in a template. None: there are messages."""
     template_kwargs: Mapping[str, Any] = field(default_factory=dict)
     agent: str = ""
-    """Tag of the agent inside the episode that asks; '' is the main agent."""
+    """Tag of the asking agent inside the episode; '' is the main agent."""
     retry_key: str | None = None
-    """Two requests with one key are one request sent twice. None: never a retry."""
+    """Two requests with the same key are one request sent twice. None: never a retry."""
 
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """What an engine is asked: token ids in, a policy for sampling, nothing about chat."""
+    """What an engine is asked: prompt token ids and sampling parameters, nothing about chat."""
 
     id: str
     session_id: str
     prompt_ids: tuple[int, ...]
     sampling: Sampling
     group_id: str | None = None
-    """None: the call belongs to no group, and its prompt is shared with nobody on purpose."""
+    """Calls of one group share their prompt. None: the call belongs to no group."""
     adapter: str | None = None
     """None: the base weights (or the one adapter that is being trained)."""
     deadline_at: float | None = None
     """time.monotonic() after which the engine aborts the call. None: no deadline."""
     num_answered: int = 0
-    """So many tokens at the end of the prompt are of this answer already: another engine had begun it."""
+    """How many tokens at the end of the prompt already belong to this answer, which another engine began."""
 
     def num_new_tokens(self, context_length: int) -> int:
         """Most tokens that the answer may have in a context of that length; 0 if the prompt fills it."""
@@ -213,15 +212,15 @@ class Sampled:
     stop_string: str | None = None
     """The stop string that ended the sample, if one did; its tokens are in `token_ids`."""
     top_logprobs: tuple[tuple[tuple[int, float], ...], ...] = ()
-    """Per token the likeliest (id, logprob); empty when not asked for."""
+    """For each token the most likely (id, logprob) pairs; empty if not asked for."""
     num_cached_tokens: int = 0
-    """Prompt tokens whose keys and values were already there."""
+    """Prompt tokens whose keys and values were already cached."""
     kept_ids: tuple[tuple[int, ...] | None, ...] = ()
-    """Per token the ids it was drawn among, rising; empty when the sampling cuts nothing. An entry is None where more
-    than MAX_KEPT_IDS were kept, or where the engine cannot say."""
+    """For each token the sorted ids it was drawn from; empty if the sampling cuts nothing. An entry is None if there
+    were more than MAX_KEPT_IDS, or if the engine does not report them."""
     prefill_s: float | None = field(default=None, compare=False)
-    """From when the engine began with the prompt to the first token; before that the call waited. None: the engine
-    cannot say."""
+    """From the start of the prompt's processing, after any waiting, to the first token. None: not reported by the
+    engine."""
 
     def __post_init__(self) -> None:
         length = len(self.token_ids)
@@ -243,10 +242,10 @@ class EngineStats:
     num_prefilled_tokens: int = 0
     """Prompt tokens that went through the model."""
     num_cached_tokens: int = 0
-    """Prompt tokens whose keys and values were found and reused."""
+    """Prompt tokens whose cached keys and values were reused."""
     num_preemptions: int = 0
     num_stale_kv_tokens: int = 0
-    """Cached tokens of sequences in flight whose keys and values are older than the weights."""
+    """Cached tokens of running sequences whose keys and values were computed with older weights."""
     num_pages: int = 0
     num_free_pages: int = 0
     busy_s: float = 0.0
@@ -254,13 +253,13 @@ class EngineStats:
 
 @dataclass(frozen=True, slots=True)
 class Node:
-    """A run of tokens in a session's graph: only the tokens it adds to its parent's path."""
+    """A node of a session's token graph, with only the tokens that it adds to its parent's path."""
 
     parent: int | None
     """Index of the parent node. None: the node starts at the first token of a prompt."""
     token_ids: tuple[int, ...]
     turn_id: str | None = None
-    """The turn that sampled these tokens. None: context, sampled by nobody."""
+    """The turn that sampled these tokens. None: they are context and were not sampled."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -271,11 +270,11 @@ class Turn:
     node: int
     """Index of the sampled node; the path from the root to it is what the engine saw and sampled."""
     prefix: str | None
-    """Turn whose tokens this one extends; token sharing uses this edge. None: starts a path of its own."""
+    """The turn whose tokens this one extends; tokens are shared along this edge. None: it starts a path of its own."""
     follows: str | None
-    """Turn whose consequence this one is; credit uses this edge. None: a root of credit."""
+    """The turn that this one is a consequence of; reward flows back along this edge. None: it follows no other turn."""
     fork: ForkReason | None
-    """Why the tokens do not extend those of `follows`. None: they do, or there is no such turn."""
+    """Why the tokens do not extend those of the turn `follows`. None: they do, or it follows no turn."""
     messages: tuple[Message, ...]
     reply: Message
     sampled: Sampled
@@ -286,23 +285,23 @@ class Turn:
     finished_at: float = 0.0
     tools: tuple[ToolSpec, ...] = ()
     undecoded: tuple[str, ...] = ()
-    """Raw text of what began as a tool call and was none; it also stands in the reply's content."""
+    """Raw texts that began as a tool call and could not be parsed; they are also part of the reply's content."""
     abort_cause: AbortCause | None = None
-    """Why the answer was broken off: its client left, its session ended, its time was up, or another answer of the
-    same request failed. None: it was not, or the engine did so by itself."""
+    """Why the answer was aborted: its client left, its session ended, its time was up, or another answer of the same
+    request failed. None: it was not aborted, or the engine did so by itself."""
     first_token_at: float = 0.0
     """Unix time in seconds. 0: not known."""
 
     @property
     def finish_reason(self) -> FinishReason:
-        """Why the answer ended, as an agent is told: calls are only announced when the model finished them itself."""
+        """Why the answer ended, as an agent is told: `tool_calls` only if the model finished its calls itself."""
         if self.sampled.stop_reason == "stop" and self.reply.tool_calls:
             return "tool_calls"
         return self.sampled.stop_reason
 
 
 UNKNOWN_PROMPT = (0,)
-"""Stands in a graph for the prompt of a model whose tokens nobody here knows: a turn needs something to stand on."""
+"""Placeholder for the prompt of a model whose tokens are unknown here: a turn's node needs a parent."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -331,15 +330,15 @@ class SessionRecord:
         return bool(turn.sampled.token_ids) or self.path_ids(turn.node) != UNKNOWN_PROMPT
 
     def path_lengths(self) -> list[int]:
-        """Per node the number of tokens from the root to its end; a parent always precedes its children."""
+        """For each node the number of tokens from the root to its end; parents precede their children."""
         ends: list[int] = []
         for node in self.nodes:
             ends.append((0 if node.parent is None else ends[node.parent]) + len(node.token_ids))
         return ends
 
     def chains(self, turns: Sequence[Turn]) -> Iterator[tuple[Turn, ...]]:
-        """Those of `turns` that lie on each path from the root to a leaf, in its order; a turn on several is in the
-        first alone."""
+        """For each path from the root to a leaf, those of `turns` on it, in order; a turn on several paths appears only
+        on the first."""
         left = {turn.node: turn for turn in turns}
         inner: set[int] = set()
         for turn in turns:
@@ -372,13 +371,13 @@ class Outcome:
 
     @property
     def has_credit(self) -> bool:
-        """Rewards of such an episode may be trained on: it ended by itself, or by one of its limits."""
+        """Whether rewards of such an episode may be trained on: it ended by itself or at one of its limits."""
         return self.kind in ("ok", "truncated")
 
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """Something that took time in an episode and was no answer of the model: a tool, a reward."""
+    """Something in an episode that took time and was not a model's answer: a tool, a reward."""
 
     kind: str
     """`tool`, `reward`, or an agent's own word."""
@@ -391,7 +390,7 @@ class Span:
     error: str | None = None
     """None: it did not fail."""
     turn_id: str | None = None
-    """The turn that asked for it. None: none did."""
+    """The turn that asked for it, if there is one."""
     metrics: Mapping[str, float] = field(default_factory=dict)
 
 
@@ -404,7 +403,7 @@ class Episode:
     group_id: str
     session: SessionRecord
     rewards: Mapping[str, float]
-    """By turn id; only turns that were given one."""
+    """Reward by turn id, for the turns that have one."""
     outcome: Outcome
     reward: float | None = None
     """The number the agent returned, or the sum of the mapping it returned. None: it returned neither."""
@@ -414,14 +413,14 @@ class Episode:
     finished_at: float = 0.0
     is_eval: bool = False
     left_out: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
-    """By turn id the places of sampled tokens that its agent does not want trained."""
+    """By turn id: indices of sampled tokens that the agent excluded from training."""
     spans: tuple[Span, ...] = ()
     has_returns: bool = False
-    """`rewards` are returns that its agent computed: nothing is passed back from later turns."""
+    """`rewards` are returns computed by the agent: no reward is propagated back from later turns."""
 
     @property
     def is_greedy(self) -> bool:
-        """Every answer is the likeliest: others may be compared with it, and it cannot be trained."""
+        """Whether every answer was sampled greedily; such an episode serves for comparison and is not trained on."""
         return bool(self.session.turns) and all(turn.sampling.is_greedy for turn in self.session.turns)
 
 
@@ -433,9 +432,9 @@ class Group:
     task_id: str
     episodes: tuple[Episode, ...]
     source: str = ""
-    """Name of the dataset that its row is of. '': there is only one, or none."""
+    """Name of the row's dataset. '': there is only one, or none."""
     demonstrations: tuple[Episode, ...] = ()
-    """Members that experts gave: nobody sampled their tokens, and they are compared with the others."""
+    """Members that are demonstrations by experts: their tokens were not sampled; they are compared with the others."""
 
 
 def _unequal_length(record: object, *names: str) -> ValueError:

@@ -1,1 +1,1 @@
-"""Agents: how a user's agent is found and called, what it is given, and the tools and environments it may use."""
+"""Finds and calls a user's agent, and provides what it may use: the model, tools, environments, other models."""

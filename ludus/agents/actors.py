@@ -1,8 +1,8 @@
-"""Models that play a part in an episode and are never trained: simulated users, opponents, judges.
+"""Models that take part in an episode and are never trained: simulated users, opponents, judges.
 
-Knows: who is asked, the episode's record.  Knows not: the model under training, tokens, credit.
-Invariant: what such a model says is in the episode as a span of kind `actor`, with what it was asked; it is no turn, so
-nothing of it is trained on, and no token of it is in the ledger.
+Knows: which model is asked, the episode's record.  Knows not: the model under training, tokens, credit.
+Invariant: each answer of such a model is a span of kind `actor` in the episode, with its request. It is not a turn, so
+it is never trained on, and none of its tokens are in the ledger.
 """
 
 from __future__ import annotations
@@ -25,24 +25,24 @@ KIND = "actor"
 
 @dataclass(frozen=True, slots=True)
 class ActorReply:
-    """What an actor said."""
+    """An actor's answer."""
 
     message: Json
-    """As Chat Completions tell it; it may call tools."""
+    """The message in the form of Chat Completions; it may call tools."""
     is_cut: bool
-    """It met a limit of length; the rest is missing."""
+    """Whether it was cut off at a limit of length."""
     num_prompt_tokens: int
     num_completion_tokens: int
 
     @property
     def text(self) -> str:
-        """'' where it only calls tools."""
+        """The answer's text; '' if it only calls tools."""
         return self.message.get("content") or ""
 
 
 @dataclass(frozen=True, slots=True)
 class Actor:
-    """One of them, in one episode. Safe to ask many times at once, on the agents' event loop."""
+    """One actor in one episode. It may be asked many times at once, on the agents' event loop."""
 
     name: str
     settings: ActorSettings
@@ -50,10 +50,10 @@ class Actor:
     clients: SharedClients
 
     async def ask(self, messages: Sequence[Json], **fields: Any) -> ActorReply:
-        """Its answer to a whole conversation, which is recorded.
+        """The actor's answer to a whole conversation, which is recorded.
 
-        fields: of Chat Completions, such as `tools` or `temperature`; they replace those of the settings.
-        Raises BackendError if it cannot be had, UserError if the address, the key or the model is wrong.
+        fields: further fields of Chat Completions, such as `tools` or `temperature`; they override the settings.
+        Raises BackendError if there is no answer, UserError if the address, the key or the model is wrong.
         """
         parameters = {**self.settings.parameters, **fields}
         asked = {"model": self.endpoint.model, "messages": list(messages), **parameters}
@@ -81,7 +81,7 @@ def find_actor(
     *,
     environ: Mapping[str, str] = os.environ,
 ) -> Actor:
-    """The actor called `name`. Raises UserError if there is none, or its key or its address is missing."""
+    """The actor `name`. Raises UserError if there is none, or if its key or address is missing."""
     settings = actors.get(name)
     if settings is None:
         known = f"there are {', '.join(sorted(actors))}" if actors else "there are none"
@@ -90,7 +90,7 @@ def find_actor(
 
 
 def check_actors(actors: Mapping[str, ActorSettings], environ: Mapping[str, str] = os.environ) -> None:
-    """Raises UserError if one of them could not be asked, for want of a key or an address."""
+    """Raises UserError if an actor's key or address is missing."""
     for name, settings in actors.items():
         _endpoint(name, settings, environ)
 

@@ -1,6 +1,6 @@
-"""What every family of agents becomes: something that plays one row in the context of one episode.
+"""The common interface of all agents: an adapter that plays one row in the context of one episode.
 
-Knows: what an episode gives its agent.  Knows not: how any family plays, groups, training.
+Knows: what an episode provides for its agent.  Knows not: how any family plays, groups, training.
 """
 
 from __future__ import annotations
@@ -21,46 +21,46 @@ from ludus.runs.spans import SpanLog, collect_spans
 
 @dataclass(frozen=True, slots=True)
 class EpisodeInfo:
-    """Which episode is played."""
+    """Identifies the episode that is played."""
 
     episode_id: str
     task_id: str
-    """The row."""
+    """Id of the row."""
     group_id: str
     step: int | None = None
-    """The training step that asked for it. None: no step did."""
+    """The training step it is played for. None: for none."""
     is_eval: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class EpisodeContext:
-    """What an episode gives its agent."""
+    """What an episode provides for its agent."""
 
     base_url: str
     api_key: str
     http_client: Any
-    """An httpx (or httpx2) client that reaches the base_url; the episode's own, and closed when it ends."""
+    """An httpx (or httpx2) client that reaches the base_url. It belongs to the episode and is closed at its end."""
     session: Session | None = None
-    """The model by messages or token ids, and the record. None: the session lies in another process."""
+    """The session, for asking the model by messages or token ids. None: it is in another process."""
     info: EpisodeInfo = EpisodeInfo("", "", "")
     deadline_at: float | None = None
-    """time.monotonic() after which the model answers no more. None: it always does."""
+    """time.monotonic() after which the model no longer answers. None: no deadline."""
     spans: SpanLog = field(default_factory=SpanLog)
-    """What was done meanwhile, besides asking the model."""
+    """What the agent did besides asking the model."""
     agent_metrics: dict[str, list[float]] = field(default_factory=dict)
-    """What the agent counted meanwhile; the mean of each becomes a metric of the episode."""
+    """Values that the agent counted, by name; their means become metrics of the episode."""
     clients: SharedClients = field(default_factory=SharedClients)
-    """For other hosts; shared with the other episodes on this event loop."""
+    """HTTP clients for other hosts, shared with the other episodes on this event loop."""
     actors: Mapping[str, ActorSettings] = field(default_factory=dict)
-    """By name the models that play a part and are not trained."""
+    """By name: the other models that take part and are not trained."""
 
     def actor(self, name: str) -> Actor:
-        """The model that plays this part. Raises UserError if there is none of the name, or its key is missing."""
+        """The actor with this name. Raises UserError if there is none, or if its key is missing."""
         return find_actor(name, self.actors, self.clients)
 
     @contextmanager
     def entered(self) -> Iterator[None]:
-        """For the length of the block, and for the tasks and threads begun in it, this is `current_episode()`."""
+        """Make this the `current_episode()` for the block and for the tasks and threads started in it."""
         token = _CURRENT.set(self)
         try:
             with collect_spans(self.spans):
@@ -76,27 +76,27 @@ class AgentAdapter(Protocol):
     def name(self) -> str: ...
 
     async def setup(self) -> None:
-        """Once, before the first episode."""
+        """Called once, before the first episode."""
 
     async def close(self) -> None:
-        """Once, after the last episode."""
+        """Called once, after the last episode."""
 
     async def play(self, data: Mapping[str, Any], context: EpisodeContext) -> object:
-        """What `reward.read` reads: a number, a mapping of completion id to number, `Result`, or None."""
+        """Play one row; returns a number, a mapping of completion id to number, `Result`, or None."""
 
 
 _CURRENT: ContextVar[EpisodeContext | None] = ContextVar("ludus_episode", default=None)
 
 
 def current_episode() -> EpisodeContext | None:
-    """The episode whose agent asks. None: nothing is being played here."""
+    """The episode of the calling agent. None: the caller is not inside an episode."""
     return _CURRENT.get()
 
 
 def actor(name: str) -> Actor:
-    """The model that plays the part `name` in the episode that is being played.
+    """The actor `name` of the current episode.
 
-    Raises UserError if no episode is, if there is none of the name below `rollout.actors`, or if its key is missing.
+    Raises UserError outside an episode, if `rollout.actors` has no such name, or if its key is missing.
     """
     context = current_episode()
     if context is None:

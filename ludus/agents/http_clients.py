@@ -14,11 +14,11 @@ TIMEOUT_S = 3600.0  # a tool may compute for long; the episode's own deadline en
 
 
 class SharedClients:
-    """A client of each kind, made when it is first asked for, and again if an agent closed it."""
+    """One client of each kind, made on first use, and again if an agent closed it."""
 
     def __init__(self) -> None:
         self._httpx: Any = None
-        """None: nobody asked for it yet; likewise of the other."""
+        """None: not used yet; `_aiohttp` likewise."""
         self._aiohttp: Any = None
 
     async def httpx_client(self) -> Any:
@@ -40,7 +40,7 @@ class SharedClients:
         return self._aiohttp
 
     async def aclose(self) -> None:
-        """Closes what was made."""
+        """Close the clients that were made."""
         if self._httpx is not None:
             await self._httpx.aclose()
         if self._aiohttp is not None:

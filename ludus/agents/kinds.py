@@ -1,4 +1,4 @@
-"""What plays an agent: agents of kinds that the core does not know say it themselves, or a table says it by a method.
+"""Finds the adapter for an agent. For kinds unknown to the core, the agent names its kind, or one of its methods does.
 
 Knows: what tells the kinds apart.  Knows not: how any of them plays.
 """
@@ -15,23 +15,23 @@ from ludus.settings import Settings, import_object
 
 
 class AgentKind(Protocol):
-    """Agents that are written for another system. Found by its import string, and loaded when it is needed.
+    """A kind of agents, written for another system. Named by its import string and loaded when needed.
 
-    All of them ask the model by tokens, in the process of their session.
+    All such agents send token ids to the model, in the process of their session.
     """
 
     def __call__(self, workflow: Any, kwargs: Mapping[str, Any], settings: Settings | None) -> AgentAdapter:
-        """What plays the agent, made with `kwargs`; None: the rows name theirs. settings: of the run, where there is
-        one.
+        """The adapter that plays the agent, made with `kwargs`. workflow: None: each row names its agent. settings: of
+        the run, if there is one.
 
-        Raises UserError where it cannot play.
+        Raises UserError if the agent cannot be played.
         """
 
 
 def kind_of(workflow: object, kinds: Mapping[str, str] | None = None) -> str | None:
-    """Import string of the agent's kind: its own `agent_kind`, or that of a method that it has.
+    """Import string of the agent's kind: its attribute `agent_kind`, or the kind that one of its methods implies.
 
-    None: it is an agent that reaches the model over HTTP.
+    None: an ordinary agent, which reaches the model over HTTP.
     """
     own = getattr(workflow, "agent_kind", None)
     if isinstance(own, str):
@@ -52,12 +52,12 @@ def resolve_workflow(
     kinds: Mapping[str, str] | None = None,
     may_block: bool = False,
 ) -> AgentAdapter:
-    """The agent behind `workflow`, in any form of any kind. kwargs: of its class or function.
+    """The adapter for `workflow`, in any form of any kind. kwargs: arguments of its class or function.
 
-    settings: of the run. None: there is none, and every kind takes its defaults.
-    kinds: by a method that an agent has the import string of its kind.
-    may_block: it has a process of its own: it need not be async, and reaches the model by HTTP alone.
-    Raises UserError that names what was got where it is no agent.
+    settings: of the run. None: every kind uses its defaults.
+    kinds: by method name: the import string of the kind of agents that have this method.
+    may_block: the agent has a process of its own: it need not be async, and reaches the model only over HTTP.
+    Raises UserError that describes `workflow` if it is not an agent.
     """
     if workflow is None:
         raise UserError(f"no workflow was given; pass {FORMS}")

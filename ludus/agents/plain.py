@@ -1,8 +1,8 @@
 """An agent that reaches the model through an SDK: a class, an instance, an async function or a closure.
 
 Knows: signatures.  Knows not: sessions, rewards, threads.
-Invariant: the agent is called as `run(data, base_url=…, api_key=…, http_client=…)`, with only what it accepts,
-and every episode gets a copy of its row.
+Invariant: the agent is called as `run(data, base_url=…, api_key=…, http_client=…)`, with only those arguments that it
+accepts, and every episode gets a copy of its row.
 """
 
 from __future__ import annotations
@@ -30,14 +30,14 @@ class WorkflowAdapter:
 
     name: str
     function: Callable[..., Awaitable[object] | object]
-    """Not async only where it has a process of its own."""
+    """May be a plain function only if it has a process of its own."""
     accepted: frozenset[str] | None
-    """Keyword arguments the function takes. None: all."""
+    """Keyword arguments that the function accepts. None: any."""
     extra_kwargs: Mapping[str, Any] = field(default_factory=dict)
-    """workflow_kwargs of a bare function; those of a class went into its constructor."""
+    """The `workflow_kwargs` of a bare function; those of a class went to its constructor."""
 
     async def play(self, data: Mapping[str, Any], context: EpisodeContext) -> object:
-        """What the agent returned for this row."""
+        """Play this row; returns what the agent returned."""
         injected = {"base_url": context.base_url, "api_key": context.api_key, "http_client": context.http_client}
         if self.accepted is not None:
             injected = {name: value for name, value in injected.items() if name in self.accepted}
@@ -45,14 +45,14 @@ class WorkflowAdapter:
         return await returned if inspect.isawaitable(returned) else returned
 
     async def setup(self) -> None:
-        """What an agent needs was made with it."""
+        """Does nothing: the agent was set up when it was made."""
 
     async def close(self) -> None:
-        """What it made is its own to close."""
+        """Does nothing: the agent closes what it made itself."""
 
 
 class Row(dict[str, Any]):
-    """A row that names its columns when one is missing."""
+    """A row whose KeyError lists its columns."""
 
     def __missing__(self, name: str) -> Any:
         hint = did_you_mean(str(name), map(str, self))
@@ -60,10 +60,10 @@ class Row(dict[str, Any]):
 
 
 def from_workflow(workflow: object, kwargs: Mapping[str, Any], *, may_block: bool = False) -> WorkflowAdapter:
-    """The agent behind a class, an instance or an async function; a class is instantiated here, once, with `kwargs`.
+    """The adapter for a class, an instance or an async function; a class is instantiated here, once, with `kwargs`.
 
-    may_block: it has a process of its own, and need not be async.
-    Raises UserError that names what was got where there is no async `run` to call.
+    may_block: the agent has a process of its own and need not be async.
+    Raises UserError that describes `workflow` if it has no async `run`.
     """
     name = getattr(workflow, "__qualname__", type(workflow).__qualname__)
     if inspect.isclass(workflow):
@@ -80,7 +80,7 @@ def from_workflow(workflow: object, kwargs: Mapping[str, Any], *, may_block: boo
 
 
 def refuse_kwargs(instance: object, kwargs: Mapping[str, Any]) -> None:
-    """Raises UserError if there are `kwargs`: an instance was made already."""
+    """Raises UserError if there are `kwargs`: an instance is already constructed."""
     if kwargs:
         raise UserError(
             f"workflow_kwargs {sorted(kwargs)} cannot act on an instance of {type(instance).__name__}; "

@@ -1,4 +1,4 @@
-"""What a function can be called with, and whether it is awaited.
+"""Which arguments a function accepts, and whether it is async.
 
 Knows: signatures.  Knows not: what calls.
 """
@@ -11,13 +11,13 @@ from typing import Any
 
 
 def is_async(function: Any) -> bool:
-    """It is an async function, or an object whose `__call__` is one."""
+    """Whether it is an async function, or an object whose `__call__` is one."""
     call = function if inspect.isroutine(function) else getattr(function, "__call__", function)  # noqa: B004
     return inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(call)
 
 
 def accepted(function: Callable[..., Any], skip: int = 0) -> frozenset[str] | None:
-    """The names that may be given to it, without those of the first `skip` parameters. None: all."""
+    """The parameter names that it accepts, without the first `skip` parameters. None: any name."""
     parameters = list(inspect.signature(function).parameters.values())
     if any(parameter.kind is inspect.Parameter.VAR_KEYWORD for parameter in parameters):
         return None

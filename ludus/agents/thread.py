@@ -1,7 +1,7 @@
-"""The thread on which agents run: one event loop of their own, apart from the gateway's and the engine's.
+"""The thread on which agents run, with an event loop separate from the gateway's and the engine's.
 
 Knows: threads, event loops, the watchdog.  Knows not: what an agent does.
-Invariant: a blocking call inside an agent holds up other agents at most, never the gateway or the engine that serve it.
+Invariant: a blocking call in an agent can delay other agents, but never the gateway or the engine that serve it.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ logger = logging.getLogger(__name__)
 ReturnT = TypeVar("ReturnT")
 
 _STOP_TIMEOUT_S = 2.0
-"""How long a blocked agent may hold up the end of a run; its thread is a daemon and dies with the process."""
+"""How long a blocked agent may delay the end of a run; its thread is a daemon and dies with the process."""
 
 
 _CLOSE_TIMEOUT_S = 30.0
-"""What an agent may take to close what it opened, such as the servers of its tools."""
+"""How long an agent may take to close what it opened, such as the servers of its tools."""
 
 
 class AgentThread:
@@ -37,9 +37,9 @@ class AgentThread:
         self._thread = threading.Thread(target=self._main, name="ludus-agents", daemon=True)
         self._watchdog = LoopWatchdog(self._loop, on_blocked=self._on_blocked)
         self.blockage: Blockage | None = None
-        """What blocks the loop at this moment. None: nothing does."""
+        """What blocks the loop at the moment. None: nothing."""
         self._warned_of: set[str] = set()
-        """Places that a warning has named; one is enough for each."""
+        """Places already warned of: one warning for each is enough."""
 
     def __repr__(self) -> str:
         return f"AgentThread(alive={self._thread.is_alive()}, blocked_by={self.blockage})"
@@ -62,7 +62,7 @@ class AgentThread:
 
     @asynccontextmanager
     async def hosting(self, agent_adapter: AgentAdapter) -> AsyncIterator[None]:
-        """Sets the agent up on this thread, and closes it behind the block; called from another event loop."""
+        """Set the agent up on this thread, and close it after the block. Called from another event loop."""
         await asyncio.wrap_future(self.submit(agent_adapter.setup()))
         try:
             yield
@@ -70,7 +70,7 @@ class AgentThread:
             await self._close(agent_adapter)
 
     async def _close(self, agent_adapter: AgentAdapter) -> None:
-        """The run is over, and what it brought is not lost whatever closing does; nor does it wait for ever."""
+        """Close the agent, with a time limit and without raising: the run's results must not be lost at its end."""
         closing = asyncio.wrap_future(self.submit(agent_adapter.close()))
         deadline_at = time.monotonic() + _CLOSE_TIMEOUT_S
         while not closing.done():

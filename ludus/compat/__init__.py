@@ -1,4 +1,4 @@
-"""Guests: each family's names, its own kinds of agent, its keys, its importers. The core knows none of them."""
+"""Support for other families' programs: their names, kinds of agents, keys and importers. The core knows none of it."""
 
 from ludus.compat.names import install as _install
 from ludus.compat.originals.extension import load_ipython_extension

@@ -1,7 +1,7 @@
-"""The configuration with the guests' keys: what the command line and `ludus.Config` read.
+"""The configuration including the families' keys, which the command line and `ludus.Config` read.
 
 Knows: which keys and rows ask for which kind of agent.  Knows not: what the core does with its own keys.
-Invariant: everything that the core's configuration can say means the same here.
+Invariant: every configuration of the core has the same meaning here.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ _VERL = "ludus.compat.verl.adapter:from_loop"
 
 
 class LoopSettings(Settings):
-    """Agent loops by name."""
+    """Keys for agent loops."""
 
     default_agent_loop: str | None = None
     """The agent loop of rows without `agent_name`. None: single_turn_agent."""
     agent_loop_config_path: str | None = None
-    """YAML with more agent loops, by name. None: those that code registers."""
+    """YAML with further agent loops, by name. None: only those that code registers."""
 
 
 class InlineSettings(rollout.InlineSettings, LoopSettings):
@@ -40,20 +40,20 @@ class InlineSettings(rollout.InlineSettings, LoopSettings):
 
 
 class SubprocSettings(rollout.SubprocSettings, LoopSettings):
-    """Each episode in a process of its own, but for agent loops."""
+    """Each episode in a process of its own, except for agent loops."""
 
 
 AGENTS = {"inline": InlineSettings, "subproc": SubprocSettings, "online": rollout.OnlineSettings}
 
 
 class RolloutSettings(rollout.RolloutSettings):
-    """How episodes are played, agent loops among them."""
+    """How episodes are played, including agent loops."""
 
     agent: Annotated[rollout.AgentSettings, OneOf(AGENTS, "inline")] = InlineSettings()
     prompt_length: int | None = pydantic.Field(default=None, ge=1)
-    """Agent loops: most tokens of a row's prompt, tools included. None: what the context holds."""
+    """Agent loops: most tokens of a row's prompt, tools included. None: limited by the context."""
     response_length: int | None = pydantic.Field(default=None, ge=1)
-    """Agent loops: most tokens behind the prompt, of model, tools and users together. None: what the context holds."""
+    """Agent loops: most tokens after the prompt, of model, tools and users together. None: limited by the context."""
     multi_turn: MultiTurnSettings = MultiTurnSettings()
 
     @pydantic.field_validator("agent", mode="before")
@@ -63,7 +63,7 @@ class RolloutSettings(rollout.RolloutSettings):
 
 
 class Config(core.Config):
-    """One run, of an agent of any kind."""
+    """The configuration of one run, with an agent of any kind."""
 
     agent_kinds: ClassVar[Mapping[str, str]] = {"arun_episode": _AREAL, "collect_trajectory": _REALHF}
     processes: ClassVar[str] = "ludus.cluster.cluster:open_cluster"
@@ -73,7 +73,7 @@ class Config(core.Config):
     @pydantic.model_validator(mode="before")
     @classmethod
     def _with_parser(cls, given: Any) -> Any:
-        """The format of tool calls that verl's key names is the model's parser."""
+        """verl's key for the format of tool calls sets the model's parser."""
         wanted, model = _value_at(given, "rollout", "multi_turn", "format"), _value_at(given, "model") or {}
         if wanted in (None, "auto") or not isinstance(model, Mapping):
             return given
@@ -92,12 +92,12 @@ class Config(core.Config):
 
     @classmethod
     def read(cls, data: Mapping[str, Any]) -> Self:
-        """verl's names for keys are read too."""
+        """As in the core; verl's names for keys are accepted too."""
         return cls.of(renamed(data))
 
     @classmethod
     def of(cls, values: Mapping[str, Any]) -> Self:
-        """Above all values stands what `ludus run` was told."""
+        """As in the core; settings given to `ludus run` override all values."""
         settings = overrides.settings()
         told = with_overrides(values, settings)
         if any(each.startswith("total_train_steps=") for each in settings):
@@ -108,7 +108,7 @@ class Config(core.Config):
         return super().of(told)
 
     def row_kind(self, rows: Sequence[Mapping[str, Any]]) -> str | None:
-        """Agent loops, where a key or the first row names one."""
+        """The kind of agent loops, if a key or the first row names one."""
         agent = self.rollout.agent
         named = (agent.default_agent_loop, agent.agent_loop_config_path) if isinstance(agent, LoopSettings) else ()
         is_named = any(name is not None for name in named)
@@ -124,24 +124,23 @@ def load_config(
     path: Path | str | None = None, overrides: Sequence[str] = (), *, config_class: str | None = None
 ) -> Config:
     """The configuration in a YAML file (None: the defaults) with `a.b=value` overrides; verl's names for keys are
-    read too.
+    accepted too.
 
-    config_class: import string of a dataclass that extends it, whose values stand below those of the file. None: the
-    one that the file or an override names, if any.
-    Raises UserError if the file or the class is missing, ConfigError for a key that is unknown or a value that cannot
-    act.
+    config_class: import string of a dataclass that extends it, whose values are overridden by the file. None: the one
+    that the file or an override names, if any.
+    Raises UserError if the file or the class is missing, ConfigError for an unknown key or an invalid value.
     """
     return experiment.load_config(path, overrides, config_class=config_class, base=Config)
 
 
 def _value_at(given: Any, *path: str) -> Any:
-    """Of nested mappings and settings. None: there is none."""
+    """The value at `path` in nested mappings and settings. None: there is none."""
     for name in path:
         given = given.get(name) if isinstance(given, Mapping) else vars(given).get(name) if given is not None else None
     return given
 
 
 def _lifted(given: Any, cls: type[Settings]) -> Any:
-    """The core's settings as those with the guests' keys, none of which it sets."""
+    """The core's settings as the subclass with the families' keys, none of which are set."""
     is_cores = isinstance(given, Settings) and not isinstance(given, cls)
     return given.model_dump(exclude_unset=True) if is_cores else given

@@ -1,4 +1,4 @@
-"""How an agent that asks in token ids wants its answers sampled, as far as the families agree on the names.
+"""Sampling parameters for agents that use token ids, with the names that the families share.
 
 Knows: sampling parameters by name.  Knows not: who asks, who samples.
 """
@@ -15,7 +15,7 @@ from ludus.types import Sampling
 
 @dataclass(kw_only=True)
 class Hyperparameters:
-    """None stands for what the run's `gconfig` says."""
+    """Sampling parameters. None means the value of the run's `gconfig`."""
 
     max_new_tokens: int | None = None
     min_new_tokens: int = 0
@@ -26,14 +26,14 @@ class Hyperparameters:
     stop_token_ids: list[int] = field(default_factory=list)
 
     def new(self, **kwargs: Any) -> Self:
-        """A copy with these fields instead."""
+        """A copy with these fields replaced."""
         return replace(self, **kwargs)
 
     @classmethod
     def of(cls, gconfig: Any) -> Self:
         """The parameters in any form: None, a mapping, or an object with fields of these names.
 
-        Raises UserError for a key of a mapping that is none of them.
+        Raises UserError for an unknown key of a mapping.
         """
         if gconfig is None:
             return cls()
@@ -51,9 +51,9 @@ class Hyperparameters:
         return cls(**given)
 
     def over(self, base: Sampling, **more: Any) -> Sampling:
-        """In the engine's words, `base` where neither these parameters nor `more` say; None says nothing.
+        """As the engine's type: `base`, overridden by these parameters and by `more`; None leaves a value as it is.
 
-        Raises UserError for what no engine here does.
+        Raises UserError for parameters that no engine here supports.
         """
         if self.min_new_tokens:
             raise UserError(

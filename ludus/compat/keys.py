@@ -1,8 +1,8 @@
-"""What a family's keys of the configuration come to here: one table a family, read by whatever takes its keys.
+"""Translates a family's configuration keys to ours, by one table per family.
 
-Knows: names, values, what is said of them.  Knows not: any family, what any key does.
-Invariant: a key of a table becomes ours, does nothing because what it says happens here anyway, or is said to be left
-out; none is lost in silence.
+Knows: names, values, notes about them.  Knows not: any family, what any key does.
+Invariant: every key in a table is translated, is not needed because its effect happens here anyway, or is reported as
+left out; none is dropped silently.
 """
 
 from __future__ import annotations
@@ -24,41 +24,41 @@ from ludus.settings import Path_, leaves, with_value
 logger = logging.getLogger(__name__)
 
 Given = Mapping[str, Any]
-"""Every key that is set, by its dotted name."""
+"""All given keys with their values, by dotted name."""
 
 
 @dataclass(frozen=True, slots=True)
 class Meaning:
-    """What becomes of one key with its value."""
+    """The translation of one key with its value."""
 
     fate: Fate
     note: str = ""
-    """What is different, or why it is not taken."""
+    """What is different here, or why the key is not used."""
     ours: Mapping[str, Any] = field(default_factory=dict)
-    """Values of our keys, by their dotted names."""
+    """Values of our keys, by dotted name."""
 
 
 Rule = Callable[[Any, Given], Meaning]
-"""Of a key whose meaning depends on others: from its value and all that is given."""
+"""(value, all given keys): the meaning of a key, which may depend on the other keys."""
 Table = Mapping[str, Rule]
-"""By dotted name or pattern with `*`; a name comes before patterns, and of those that fit the longest counts."""
+"""Rules by dotted name or pattern with `*`. A name has precedence over patterns, a longer pattern over a shorter."""
 
 
 @dataclass(frozen=True, slots=True)
 class Key:
-    """A key whose meaning depends on its value alone."""
+    """A key whose meaning depends only on its value."""
 
     ours: tuple[str, ...] = ()
-    """Ours with the same meaning; more than one: all get the value, but for `a.b=text`, which gets the text. `a.*` of a
-    pattern `b.*`: the same name below."""
+    """Our keys with the same meaning. All of them get the value, except that `a.b=text` gets the text. `a.*` for a
+    pattern `b.*`: the same name below `a`."""
     convert: Callable[[Any], Any] = lambda value: value
-    """None as its result: the key is as if it had not been given."""
+    """Converts the value. If the result is None, the key counts as not given."""
     note: str = ""
-    """What is different here, or why it is not needed."""
+    """What is different here, or why the key is not needed."""
     values: tuple[Any, ...] | None = None
-    """Those that can be; where there is none of ours, what happens here anyway. None: any."""
+    """The allowed values; for a key without one of ours, the values that correspond to what happens here. None: any."""
     otherwise: str = ""
-    """Why another value cannot be."""
+    """Why other values are not possible."""
 
     def __call__(self, value: Any, _given: Given) -> Meaning:
         if value is None and self.values is not None and True not in self.values:
@@ -76,10 +76,10 @@ class Key:
 
 @dataclass(frozen=True, slots=True)
 class Values:
-    """A key each of whose values says values of ours; others have no counterpart."""
+    """A key whose values each stand for certain values of our keys; other values have no counterpart."""
 
     by_value: Mapping[str, Mapping[str, Any]]
-    """By the text of the value."""
+    """Values of our keys, by the text of the value."""
 
     @property
     def ours(self) -> tuple[str, ...]:
@@ -95,32 +95,32 @@ class Values:
 
 
 def to(*ours: str, convert: Callable[[Any], Any] = lambda value: value, note: str = "") -> Key:
-    """A key that keys of Ludus stand for."""
+    """A key that is translated to keys of Ludus."""
     return Key(ours, convert, note)
 
 
 def fixed(*values: Any, note: str = "", otherwise: str = "") -> Key:
-    """A key whose value is given here."""
+    """A key whose value is fixed here."""
     return Key(values=values, note=note, otherwise=otherwise)
 
 
 def not_needed(note: str, *names: str) -> dict[str, Key]:
-    """Keys that do nothing here, whatever their values."""
+    """Keys that are not needed here, whatever their values."""
     return dict.fromkeys(names, Key(note=note))
 
 
 def left_out(note: str, *names: str) -> dict[str, Key]:
-    """Keys that do something there that nothing does here."""
+    """Keys whose effect does not exist here."""
     return dict.fromkeys(names, Key(values=(), otherwise=note))
 
 
 def only(acts: Callable[[Given], object], rule: Rule, note: str) -> Rule:
-    """A key that acts beside some values of others alone. note: of what it is without them."""
+    """A key that only has an effect if `acts`. note: used if it has none."""
     return lambda value, given: rule(value, given) if acts(given) else Meaning("not needed", note)
 
 
 def first_of(ours: str, *names: str, note: str = "") -> dict[str, Rule]:
-    """Keys for one of ours: the first that is given counts."""
+    """Several keys for one of ours: the first given one counts."""
 
     def rule_of(idx: int) -> Rule:
         def rule(value: Any, given: Given) -> Meaning:
@@ -137,7 +137,7 @@ def _same_as(key: str, note: str, default: Any = None) -> Rule:
 
 
 def _condition(text: str) -> Callable[[Given], bool]:
-    """Of `key` (it is set, and not false), `key=text`, or `!` and either."""
+    """The condition `key` (it is given and not false), `key=text`, or either with a leading `!`."""
     key, _, wanted = text.removeprefix("!").partition("=")
     is_so = not text.startswith("!")
     return lambda given: (str(given.get(key)) == wanted if wanted else bool(given.get(key))) is is_so
@@ -148,7 +148,7 @@ def _if_positive(value: Any) -> Any:
 
 
 def keys_beside(file: str, rules: Table | None = None) -> dict[str, Rule]:
-    """The table in `keys.toml` beside this file, whose sections say what they hold, and rules that come before it.
+    """The table in `keys.toml` beside `file`, preceded by `rules`.
 
     Sections: same, renamed, changed, counted, values, fixed, first, same_as, left_out, not_needed, when.
     """
@@ -173,7 +173,7 @@ def keys_beside(file: str, rules: Table | None = None) -> dict[str, Rule]:
 
 
 def meaning_of(table: Table, name: str, value: Any, given: Given) -> Meaning | None:
-    """What a key comes to. None: it is not in the table."""
+    """The meaning of a key. None: it is not in the table."""
     fitting = [name] if name in table else [each for each in table if fnmatchcase(name, each)]
     pattern = max(fitting, key=len, default=None)
     if pattern is None:
@@ -185,16 +185,16 @@ def meaning_of(table: Table, name: str, value: Any, given: Given) -> Meaning | N
 
 
 def read(table: Table, data: Mapping[str, Any]) -> Iterator[tuple[Path_, Any, Meaning | None]]:
-    """Path, value and meaning of every key of nested values."""
+    """Path, value and meaning of every key in nested values."""
     given = {".".join(map(str, path)): value for path, value in leaves(data)}
     for path, value in leaves(data):
         yield path, value, meaning_of(table, ".".join(map(str, path)), value, given)
 
 
 def renamed(table: Table, data: Mapping[str, Any], family: str, roots: Collection[str]) -> dict[str, Any]:
-    """Nested values with the family's keys under our names. roots: a key below them is the family's in any case.
+    """Nested values with the family's keys renamed to ours. roots: keys below them always are the family's.
 
-    Raises ConfigError for one that has no counterpart, whose value cannot be, or that is given under both names.
+    Raises ConfigError for a key without a counterpart, with an impossible value, or given under both names.
     """
     found = list(read(table, data))
     refused = [_refusal(table, ".".join(map(str, path)), value, meaning, roots) for path, value, meaning in found]
@@ -233,7 +233,7 @@ def _refusal(table: Table, name: str, value: Any, meaning: Meaning | None, roots
 
 
 def nested(values: Mapping[Path_, Any]) -> dict[str, Any]:
-    """Values by path as a tree."""
+    """Values by path, as a nested mapping."""
     tree: dict[str, Any] = {}
     for path, value in values.items():
         tree = with_value(tree, path, value, whole=".".join(map(str, path)))

@@ -13,7 +13,7 @@ def getLogger(  # noqa: N802  their name
     type_: str | None = None,  # noqa: ARG001
     level: int | None = None,
 ) -> logging.Logger:
-    """Python's logger of this name. type_: said nothing but colours there.  level: None: as it is."""
+    """Python's logger of this name. type_: only sets colours in the original.  level: None: unchanged."""
     logger = logging.getLogger(name)
     if level is not None:
         logger.setLevel(level)

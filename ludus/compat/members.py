@@ -1,7 +1,7 @@
-"""Arguments and members of the originals that mean nothing here: taken and named once, or refused by name.
+"""Arguments and members of the originals that have no effect here: accepted with one log message, or refused.
 
 Knows: signatures, and the sections of members in `names.toml`.  Knows not: what any function does.
-Invariant: an argument that an original's function takes is never an unknown one, nor is a member of its classes.
+Invariant: no argument of an original function, and no member of an original class, is treated as unknown.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ ClassT = TypeVar("ClassT", bound=type)
 
 
 def takes(family: str, path: str) -> Callable[[FunctionT], FunctionT]:
-    """A decorator of the function that stands for `path` of the original.
+    """A decorator for the function that stands for `path` of the original.
 
-    An argument that is ignored is named in the log, with the reason, the first time that it says anything.
-    The function raises ConfigError for one that is refused, whatever else it raises.
+    An ignored argument is logged with the reason the first time it is given a value other than its default.
+    For a refused argument, the function raises ConfigError.
     """
 
     def decorate(function: FunctionT) -> FunctionT:
@@ -54,7 +54,7 @@ def takes(family: str, path: str) -> Callable[[FunctionT], FunctionT]:
 
 
 class Told:
-    """Which arguments of one function have been named already."""
+    """Keeps track of which arguments of one function were already logged."""
 
     def __init__(self, family: str, path: str) -> None:
         table = Table.of(family)
@@ -65,7 +65,7 @@ class Told:
         self._named: set[str] = set()
 
     def look(self, given: Mapping[str, Any]) -> None:
-        """given: the arguments that say something. Raises ConfigError, which names all that are refused."""
+        """given: arguments with values other than their defaults. Raises ConfigError that names all refused ones."""
         refused = [f"{name}={given[name]!r:.60}: {why}" for name, why in self.refused.items() if name in given]
         if refused:
             raise ConfigError(
@@ -78,8 +78,8 @@ class Told:
 
 
 def with_members(family: str, path: str) -> Callable[[ClassT], ClassT]:
-    """A decorator of the class that stands for `path`: its constructor `takes` its arguments, and its other members do
-    nothing and say so, or say why they are not there."""
+    """A decorator for the class that stands for `path`: its constructor `takes` its arguments; its other members do
+    nothing and log that, or raise an error with the reason."""
 
     def decorate(cls: ClassT) -> ClassT:
         table = Table.of(family)
@@ -95,7 +95,7 @@ def with_members(family: str, path: str) -> Callable[[ClassT], ClassT]:
 
 
 class _Withheld:
-    """An attribute whose reading says why it is not there; `hasattr` is false."""
+    """An attribute that raises an error with the reason for its absence when it is read; `hasattr` is false."""
 
     def __init__(self, why: str) -> None:
         self._why = why
@@ -107,7 +107,7 @@ class _Withheld:
 
 
 def _said(signature: inspect.Signature, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> dict[str, Any]:
-    """The arguments by name that are not as they are by default. Of a call that cannot be, those that have a name."""
+    """Arguments that differ from their defaults, by name. For an invalid call, only keyword arguments."""
     try:
         bound = signature.bind(*args, **kwargs)
     except TypeError:
@@ -123,12 +123,12 @@ def _said(signature: inspect.Signature, args: tuple[Any, ...], kwargs: Mapping[s
 
 
 def _arguments(reasons: Reasons, path: str) -> dict[str, str]:
-    """Of the function: by name of the argument."""
+    """The reasons for arguments of the function, by name."""
     begin = f"{path}:"
     return {name.removeprefix(begin): why for name, why in reasons.items() if name.startswith(begin)}
 
 
 def _members(reasons: Reasons, path: str) -> dict[str, str]:
-    """Of the class: by name of the member."""
+    """The reasons for members of the class, by name."""
     parts = ((*name.rpartition("."), why) for name, why in reasons.items() if ":" not in name)
     return {name: why for above, _, name, why in parts if above == path}

@@ -1,8 +1,8 @@
-"""The originals' module paths and names: tables that say where each is here, and modules made of them when asked for.
+"""The originals' module paths and names: tables that map each to an object here, and modules made from the tables.
 
-Knows: import machinery, tables.  Knows not: what any name does; `<family>/names.toml` says where it is.
-Invariants: nothing of a family is loaded before a name of it is read; a name has one object, whichever path leads
-to it; a module of ours is found before a path of theirs, and no two have one name (tests/compat/test_names.py).
+Knows: import machinery, tables.  Knows not: what any name does; `<family>/names.toml` maps it.
+Invariants: nothing of a family is loaded before one of its names is used; a name is the same object on every path;
+our own modules are found before the originals' paths, and no two have the same name (tests/compat/test_names.py).
 """
 
 from __future__ import annotations
@@ -30,33 +30,33 @@ logger = logging.getLogger(__name__)
 HERE = "ludus.compat"
 FAMILIES = ("areal", "art", "realhf", "verl")
 Modules = Mapping[str, Mapping[str, str]]
-"""By module of the original, without its first part, its names, and for each 'module:attribute' here."""
+"""By module of the original, without its first part: its names, each with 'module:attribute' here."""
 Reasons = Mapping[str, str]
-"""By dotted name of the original, without its first part: what is said of it."""
+"""By dotted name of the original, without its first part: a note or reason."""
 
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """Every public name of an original: where it is, or why it is not.
+    """Every public name of an original: where it is here, or why it is missing.
 
-    Sections of `names.toml`: a module of the original, with the names that are here; `conditions`, `not_needed`,
-    `refused`, `unneeded_members` and `refused_members`, each with dotted names by what is said of them. An argument
-    stands behind a colon, several with commas between.
+    Sections of `names.toml`: modules of the original, with the supported names; `conditions`, `not_needed`, `refused`,
+    `unneeded_members` and `refused_members`, each with dotted names by note. An argument follows a colon; several are
+    separated by commas.
     """
 
     family: str
     modules: Modules
     conditions: Reasons
-    """Of names that are here: what is different."""
+    """What is different about supported names."""
     not_needed: Reasons
-    """Functions that can be imported and called, and do nothing: why nothing has to be done."""
+    """Functions that can be imported and called but do nothing, each with the reason."""
     refused: Reasons
-    """Names, and modules with all that is below them: why they are not here, and what to use instead."""
+    """Names, and modules with everything below them, that are not supported: why, and what to use instead."""
     unneeded_members: Reasons
-    """Of what is here, what it lacks or takes and nobody needs: `Class.member`, `Class:argument`,
-    `Class.method:argument`."""
+    """Members and arguments of supported names that are missing or ignored because they are not needed:
+    `Class.member`, `Class:argument`, `Class.method:argument`."""
     refused_members: Reasons
-    """What they lack and cannot have here, and what to use instead."""
+    """Members and arguments that are not supported, and what to use instead."""
 
     @classmethod
     @cache
@@ -78,19 +78,19 @@ class Table:
 
     @property
     def paths(self) -> set[str]:
-        """Modules of which there is a name."""
+        """Modules with at least one supported name."""
         return {*self.modules, *(name.rpartition(".")[0] for name in self.not_needed)}
 
     @property
     def all_names(self) -> set[str]:
-        """Dotted names that are here."""
+        """All supported dotted names."""
         return {f"{path}.{name}".lstrip(".") for path, names in self.modules.items() for name in names}
 
     def has_module(self, path: str) -> bool:
         return any(known == path or known.startswith(f"{path}.") for known in self.paths)
 
     def children(self, path: str) -> set[str]:
-        """Names of the modules directly below."""
+        """Names of the modules directly below `path`."""
         prefix = f"{path}." if path else ""
         return {known[len(prefix) :].partition(".")[0] for known in self.paths if known and known.startswith(prefix)}
 
@@ -98,13 +98,13 @@ class Table:
         return self.modules.get(path, {})
 
     def refusal(self, path: str) -> str | None:
-        """Why a name or a module is not here. None: nothing is said of it."""
+        """Why a name or a module is not supported. None: there is no entry for it."""
         parts = path.split(".")
         above = (".".join(parts[:end]) for end in range(len(parts), 0, -1))
         return next((self.refused[each] for each in above if each in self.refused), None)
 
     def missing(self, path: str) -> ModuleNotFoundError:
-        """The error for a path that is not here: why, or what is nearest, and the page with all of them."""
+        """The error for an unsupported path, with the reason or the nearest name, and the page that lists all."""
         module, _, name = path.rpartition(".")
         known = {*self.names(module), *self.children(module)}
         best = difflib.get_close_matches(name, known, n=1)
@@ -121,7 +121,7 @@ class Table:
 
 
 class NotNeeded:
-    """A function of an original's that has nothing to do here: the first call says so."""
+    """A function of an original that does nothing here, which the first call logs."""
 
     def __init__(self, name: str, why: str) -> None:
         self._name, self._why, self._is_said = name, why, False
@@ -130,7 +130,7 @@ class NotNeeded:
         return f"<{self._name}: not needed, {self._why}>"
 
     def __call__(self, *arguments: Any, **options: Any) -> Any:
-        """None; as a decorator, what it stands above."""
+        """Returns None; used as a decorator, returns the decorated object."""
         if not self._is_said:
             logger.warning("%s does nothing: %s", self._name, self._why)
             self._is_said = True
@@ -139,7 +139,7 @@ class NotNeeded:
 
 
 class FamilyModule(ModuleType):
-    """A module of an original. A name is found when it is read, and kept."""
+    """A module of an original. Names are resolved on first access, and cached."""
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__"):  # what inspect, doctest and pickle ask every module for
@@ -170,12 +170,13 @@ class FamilyModule(ModuleType):
 
 
 class FamilyModules(MetaPathFinder, Loader):
-    """Finds and makes them. Last of the finders: ours are files."""
+    """Finds and creates these modules. It is the last finder, because our own modules are files."""
 
     def find_spec(
         self, fullname: str, path: Sequence[str] | None = None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
-        """None: not below a family. Raises ModuleNotFoundError for what the family has and we have not."""
+        """The spec. None: not a family's path. Raises ModuleNotFoundError for modules that the original has but we do
+        not."""
         if not fullname.startswith(f"{HERE}.") or fullname.split(".")[2] not in FAMILIES or fullname.count(".") < 3:
             return None
         table, below = _place(fullname)
@@ -192,7 +193,7 @@ class FamilyModules(MetaPathFinder, Loader):
 
 
 def furnish(name: str) -> None:
-    """Make the module in `sys.modules` one of a family's; names that it had found are found anew."""
+    """Turn the module in `sys.modules` into one of a family; names that it had resolved are resolved again."""
     module = sys.modules[name]
     module.__class__ = FamilyModule
     table, path = _place(name)
@@ -202,28 +203,28 @@ def furnish(name: str) -> None:
 
 
 def load(target: str) -> Any:
-    """The object of 'module:attribute'."""
+    """The object named by 'module:attribute'."""
     module, _, attribute = target.partition(":")
     return getattr(importlib.import_module(module), attribute)
 
 
 def hint(reference: str) -> str:
-    """What to add to an error about an import string that names an original. Empty: it names none."""
+    """A hint for an error about an import string that names an original. Empty: it does not."""
     return f"; here it is 'ludus.compat.{reference}'" if reference.partition(".")[0] in FAMILIES else ""
 
 
 def page(family: str) -> str:
-    """Where everything of a family is told."""
+    """The documentation page of a family."""
     return f"docs/coming-from-{'areal-queues' if family == 'realhf' else family}.md"
 
 
 def here(reference: Any) -> Any:
-    """Where an import string of an original's own leads here; anything else as it is."""
+    """An original's import string, translated to ours; anything else unchanged."""
     return f"{HERE}.{reference}" if isinstance(reference, str) and hint(reference) else reference
 
 
 def find(reference: str) -> Any:
-    """The object of an import string. Raises UserError, which says where an original's is."""
+    """The object of an import string. Raises UserError, with a hint if it names an original."""
     try:
         return import_object(reference)
     except UserError as error:

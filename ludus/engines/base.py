@@ -1,16 +1,16 @@
-"""The Engine protocol, between a recorder and whatever samples tokens.
+"""The Engine protocol: the interface between the recorder and whatever samples tokens.
 
 Knows: calls, sampled tokens, versions.  Knows not: chat, templates, HTTP, trainers.
 
-What every engine keeps, and `tests/engines/contract.py` checks for each of them:
+Rules for every engine, which `tests/engines/contract.py` checks for each of them:
 
 1. `logprobs[i]` belongs to `token_ids[i]`, under the distribution the token was sampled from.
 2. After `publish(v)` has returned, every new token carries a version >= v.
 3. An aborted call returns the tokens sampled so far, with stop reason `abort`; none is lost.
 4. `on_tokens` sees every token once, in order, before `generate` returns.
-5. With the same prompt, sampling and seed, on the same weights, the same tokens come out.
-6. Under a grammar the answer is the beginning of a text of it, and a whole one if its stop reason is `stop` and no stop
-   string or stop id of the call ended it. A grammar that cannot be compiled is refused.
+5. The same prompt, sampling parameters, seed and weights give the same tokens.
+6. Under a grammar, the answer is a prefix of a text in the grammar; it is a complete one if its stop reason is `stop`
+   and it was not ended by a stop string or stop id of the call. A grammar that cannot be compiled is refused.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ def check_length(prompt_ids: Sequence[int], context_length: int, advice: str = "
 
 
 def check_call_id(call_id: str, running: Container[str]) -> None:
-    """Raises UserError if a call of this id is running."""
+    """Raises UserError if a call with this id is running."""
     if call_id in running:
         raise UserError(f"call id {call_id!r} is running already; every call needs an id of its own")
 
@@ -47,10 +47,10 @@ def check_version(version: int, published: int) -> None:
 
 
 class WeightSource(Protocol):
-    """Where an engine takes the weights of a new version from."""
+    """Provides the weights of a new version to an engine."""
 
     def named_tensors(self) -> Iterable[tuple[str, Any]]:
-        """Name and tensor of every weight that changed, names as in the saved model."""
+        """Name and tensor of every changed weight, with names as in the saved model."""
 
     def copy_into_shared(self) -> None:
         """Write the new weights into the tensors that trainer and engine share in one process."""
@@ -61,41 +61,41 @@ class Engine(Protocol):
 
     @property
     def context_length(self) -> int:
-        """Most tokens, prompt and answer together, that one sequence may have."""
+        """Most tokens of a sequence, prompt and answer together."""
 
     @property
     def shares_weights(self) -> bool:
-        """It samples with the very tensors that `WeightSource.copy_into_shared` writes: all engines on them have to
-        change at once. False: it has weights of its own."""
+        """Whether it samples with the very tensors that `WeightSource.copy_into_shared` writes; then all engines that
+        share them change at once. False: it has weights of its own."""
 
     async def generate(self, call: Call, on_tokens: OnTokens | None = None) -> Sampled:
         """The sampled answer to `call`.
 
-        Cancelling the awaiting task aborts the call. Raises BackendError if the engine failed,
-        UserError if the call cannot be served (prompt not shorter than `context_length`).
+        Cancelling the awaiting task aborts the call. Raises BackendError if the engine failed, UserError if the call
+        cannot be served (the prompt must be shorter than `context_length`).
         """
 
     async def abort(self, call_id: str) -> None:
-        """End a running call; its `generate` returns what was sampled.
+        """End a running call; its `generate` returns the tokens sampled so far.
 
-        Unknown ids are ignored: the call may just have ended.
+        Unknown ids are ignored: the call may have just ended.
         """
 
     async def publish(self, version: int, weights: WeightSource) -> None:
-        """Sample with `weights` from now on. `version` must be greater than the last one."""
+        """Sample with `weights` from now on. `version` must be greater than the previous one."""
 
     async def pause(self) -> None:
-        """Return once no token is being sampled; calls wait until `resume`."""
+        """Stop sampling; returns once no token is being sampled. Calls wait until `resume`."""
 
     async def resume(self) -> None: ...
 
     async def score(self, token_ids: Sequence[int]) -> tuple[float, ...]:
-        """Logprob of every token but the first given those before it, temperature 1; length len(token_ids) - 1."""
+        """The logprob of every token but the first, given the tokens before it, at temperature 1."""
 
     def stats(self) -> EngineStats: ...
 
     async def check(self) -> None:
-        """Returns if it can serve. Raises BackendError if it cannot; one that hangs does neither."""
+        """Returns if the engine can serve, and raises BackendError if it cannot. A hanging engine does neither."""
 
     async def close(self) -> None:
-        """Abort what runs and free everything. Closing twice is allowed."""
+        """Abort running calls and free all resources. Closing twice is allowed."""

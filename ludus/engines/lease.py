@@ -1,8 +1,8 @@
 """The compute lease: engine steps and trainer micro-batches of one process take turns on the same cores and weights.
 
 Knows: threads and tickets.  Knows not: what its holders compute.
-Invariants: at most one holder at a time, served in the order of asking, so that neither side starves; a long holder
-that gives way takes no more time than those that it shares with; who does not hold it keeps no worker threads.
+Invariants: at most one holder at a time, served in order of request, so that neither side starves; a long holder that
+gives way takes no more time than those it shares with; threads that do not hold the lease keep no worker threads.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 
 _SLICE_S = 0.01
-"""Nobody gives way sooner: starting the workers again is then below a hundredth."""
+"""Shortest time before a holder gives way: restarting the worker threads then costs less than 1 %."""
 # omp_pause_soft of OpenMP 5.0, section 3.1: what was set stays set.
 _PAUSE_SOFT = 1
 
@@ -25,10 +25,10 @@ _PAUSE_SOFT = 1
 def release_workers() -> None:
     """Ends the OpenMP worker threads of the calling thread; its next parallel operation starts new ones.
 
-    Every thread that computes has workers of its own. As soon as those of all threads together outnumber the cores,
-    also if most of them rest, GNU's OpenMP lets workers fall asleep between any two operations and wakes them for
-    the next one: a step of decoding takes 1.7 times as long. Starting workers again takes 50 microseconds.
-    Does nothing where no OpenMP of version 5 is loaded.
+    Every computing thread has its own workers. As soon as all workers together outnumber the cores, even if most are
+    idle, GNU's OpenMP puts them to sleep after every operation and wakes them for the next one, which makes a decoding
+    step take 1.7 times as long. Starting new workers takes 50 microseconds.
+    Does nothing if no OpenMP of version 5 is loaded.
     """
     try:
         pause = ctypes.CDLL(None).omp_pause_resource_all
@@ -42,7 +42,7 @@ class _Ticket:
     name: str
     is_read_only: bool
     since: float
-    """When its turn began, or ended because it gave way; before its first turn, when it asked."""
+    """When its turn began, or was interrupted; before its first turn, when it asked."""
 
 
 class ComputeLease:
@@ -65,9 +65,9 @@ class ComputeLease:
     ) -> Iterator[None]:
         """Wait for the turn, then hold the lease for the length of the block.
 
-        meanwhile: called while it waits, after every `nudge` and after as many seconds as it returned (None: no sooner
-        than nudged). It must not ask for the lease.
-        is_read_only: it changes nothing that others compute with, and may have its turn where a holder gives way.
+        meanwhile: called while waiting, after every `nudge` and whenever the number of seconds that it last returned
+        has passed (None: only when nudged). It must not ask for the lease.
+        is_read_only: changes nothing that others compute with, so it may run while a holder gives way.
         """
         ticket = _Ticket(name, is_read_only, time.perf_counter())
         try:
@@ -81,9 +81,10 @@ class ComputeLease:
                 self._leave(ticket)
 
     def give_way(self) -> None:
-        """Of the holder, in the middle of its work: who waits and only reads has a turn first. Costs nothing otherwise.
+        """Called by the holder in the middle of its work: lets waiting readers run first. Costs nothing if none wait.
 
-        The holder keeps its turn as long as theirs took last, and at least 10 ms: both have half of the time.
+        The holder gives way only after having run as long as the readers took last, and at least 10 ms, so that both
+        get half of the time.
         """
         with self._changed:
             own = self._holder
@@ -102,13 +103,13 @@ class ComputeLease:
             self._begin_turn(own)
 
     def nudge(self) -> None:
-        """Whoever waits does now what it has to do meanwhile."""
+        """Make every waiting thread call its `meanwhile` now."""
         with self._changed:
             self._num_nudges += 1
             self._changed.notify_all()
 
     def _num_readers(self) -> int:
-        """How many of those that wait only read, before the first that has to wait for the holder's end."""
+        """The number of readers at the head of the queue, before the first that must wait for the holder to finish."""
         waiting = itertools.islice(self._queue, 1, None)
         return sum(1 for _ in itertools.takewhile(lambda each: each.is_read_only, waiting))
 

@@ -1,8 +1,8 @@
 """Administration over HTTP: sessions opened, looked at, rewarded, ended and exported.
 
 Knows: URLs, keys, the fields of these requests and answers.  Knows not: wire protocols of models, tokens.
-Rules: the admin key may do everything; a session's own key what concerns that session, and for every other it gets the
-same answer, whether there is one or not. Nobody loads FastAPI but a gateway that is administered.
+Rules: the admin key may do everything. A session's own key may do what concerns that session; asked about any other
+session it gets the same answer, whether or not there is one. FastAPI is loaded only by a gateway with administration.
 """
 
 import asyncio
@@ -29,7 +29,7 @@ from ludus.runs.interactions import Style, interactions
 from ludus.types import Episode
 
 CURRENT = "current"
-"""Stands for the session whose key the request carries."""
+"""In place of a session's id: the session whose key the request carries."""
 SessionId = Annotated[str, fastapi.Path(alias="id")]
 Count = Annotated[int, pydantic.Field(strict=True, ge=0)]
 Real = Annotated[float, pydantic.Field(strict=True, allow_inf_nan=False)]
@@ -37,7 +37,7 @@ Name = Annotated[str, pydantic.Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._:-]{0,127
 
 
 class OpenSession(Body):
-    """A session to be opened; every field is optional."""
+    """Request to open a session; every field is optional."""
 
     id: Name | None = None
     agent: str = ""
@@ -50,11 +50,11 @@ class OpenSession(Body):
 
 
 class Reward(Body):
-    """A reward of a turn, or of the conversation."""
+    """A reward for one turn, or for the whole conversation."""
 
     reward: Real
     completion_id: str | None = None
-    """None: every leaf of the conversation as it is now."""
+    """None: reward every leaf of the conversation as it is now."""
 
 
 class EndSession(Body):
@@ -86,9 +86,9 @@ class OpenedSession(SessionView):
 
     key: str
     base_url: str
-    """For OpenAI's SDKs."""
+    """The base URL for OpenAI's SDKs."""
     anthropic_base_url: str
-    """For Anthropic's, which add `/v1` themselves."""
+    """The base URL for Anthropic's SDKs, which add `/v1` themselves."""
 
 
 class SessionList(pydantic.BaseModel):
@@ -113,7 +113,7 @@ class Administration:
         self._admin_key = digest(admin_key)
 
     def build(self, max_body_bytes: int, *, refuse: Refuse, no_route: Refuse) -> FastAPI:
-        """The application. The rest as of `application`."""
+        """The FastAPI application with these routes. refuse, no_route: as in `application`."""
         admins = guarded(self._check_admin, read_model, most_bytes=max_body_bytes)
         owners = guarded(self._check_owner, read_model, most_bytes=max_body_bytes)
         admins.post("/sessions", status_code=201)(self.open)
@@ -124,7 +124,7 @@ class Administration:
         owners.get("/sessions/{id}/export", response_model=Export)(self.export)
 
         async def refuse_client(request: Request, error: Exception) -> Response:
-            # A disk that refuses is the fault of the gateway, not of a client.
+            # A failing disk is the gateway's fault, not the client's.
             return await refuse(request, BackendError(str(error)) if isinstance(error, UserError) else error)
 
         return application(admins, owners, refuse=refuse_client, no_route=no_route)
@@ -141,7 +141,7 @@ class Administration:
         request.path_params["id"] = own or asked  # whose it is, for the handler
 
     def _owned(self, request: Request) -> str | None:
-        """Id of the session whose key the request carries. None: it carries the admin's. Raises AgentError 401."""
+        """Id of the session whose key the request carries; None for the admin key. Raises AgentError 401."""
         keys = keys_of(request.headers)
         if any(is_key(key, self._admin_key) for key in keys):
             return None

@@ -1,7 +1,7 @@
-"""The gateway's ASGI application: routes, keys, headers; everything in a wire protocol is left to its dialect.
+"""The gateway's ASGI application: routes, keys and headers. All that is specific to a protocol is left to its dialect.
 
 Knows: URLs, HTTP headers, status codes.  Knows not: the fields of any protocol, threads, engines.
-Every error, unknown routes included, leaves in the protocol's own shape.
+Every error, unknown routes included, is answered in the protocol's own shape.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ MOUNTS = ("/s/{secret}/v1", "/v1")
 MODELS_PATHS = ("/models", "/v1/models")
 AGENT_HEADER = "x-ludus-agent"
 MODEL_HEADER = "x-ludus-model"
-"""Of an answer: which model it is of, where the request named another in whose place that answers."""
+"""Response header that names the model that answered, where it is another than the one the request named."""
 # Clients of Anthropic's protocol say which version they speak; all others expect what OpenAI's servers do.
 VERSION_HEADER = "anthropic-version"
 DOCUMENT_PATH = "/openapi.json"
@@ -66,28 +66,28 @@ PROBES = ("/", "/health", "/healthz", "/s/{secret}", "/s/{secret}/", *MOUNTS)
 
 @dataclass(frozen=True, slots=True)
 class GatewayOptions:
-    """What holds for all requests of one gateway."""
+    """Settings that apply to all requests of one gateway."""
 
     open_mode: OpenMode | None = None
-    """Gives a session to a key that names none. None: such a key is refused."""
+    """Opens a session for a key that belongs to none. None: such a key is refused."""
     model_names: Callable[[], Sequence[str]] = UNNAMED.listed
-    """What the list of models holds for keys that name no session."""
+    """The model names listed for a key that belongs to no session."""
     episodes: Episodes | None = None
-    """Opened, rewarded and ended over HTTP with the admin key. None: there is no administration."""
+    """The sessions that the admin key opens, rewards and ends over HTTP. None: there are no administration routes."""
     admin_key: str | None = None
-    """Set where there are `episodes`."""
+    """Required with `episodes`."""
     max_body_bytes: int = MAX_BODY_BYTES
     keep_alive_s: float = KEEP_ALIVE_S
-    """A stream that is silent for so long is sent a comment."""
+    """A stream that has been silent for this long is sent a comment, so that proxies keep it open."""
 
 
 DEFAULT_OPTIONS = GatewayOptions()
 
 
 def check_admin_key(host: str, admin_key: str | None) -> None:
-    """Raises UserError where strangers could do what only the admin may.
+    """Raises UserError if others than the admin could administer a gateway that listens on `host`.
 
-    admin_key: the one that was given. None: one will be made.
+    admin_key: the key that the user gave. None: one will be made.
     """
     check_key("a gateway", host, admin_key, variable="LUDUS_ADMIN_KEY")
 
@@ -97,11 +97,11 @@ def build_app(
 ) -> Starlette:
     """The application that serves the sessions of `keys`; it keeps no other state.
 
-    traffic: counts the requests. None: nobody will ask.
+    traffic: counts the requests. None: they are not counted.
     """
     counted = Traffic() if traffic is None else traffic
     models, clients = _Models(keys, options), Clients()
-    # Routes are tried one after the other, so those of the many requests come first.
+    # Routes are tried one after the other, so the most used come first.
     routes: list[BaseRoute] = []
     for mount in MOUNTS:
         for name, dialect in DIALECTS.items():
@@ -118,7 +118,7 @@ def build_app(
     routes += [Route(path, _healthz, methods=["GET"]) for path in PROBES]
     api: FastAPI | None = None
     if options.episodes is not None:
-        # Not above: FastAPI takes 0.1 s to load, and few gateways are administered.
+        # Imported here: FastAPI takes 0.1 s to load, and few gateways are administered.
         from ludus.gateway.admin import Administration
 
         assert options.admin_key is not None, "it is set where there are episodes"
@@ -144,7 +144,7 @@ class _Endpoint:
     options: GatewayOptions
     traffic: Traffic
     counter: TokenCounter | None = None
-    """Counts how many tokens a request's prompt has. None: it is answered."""
+    """Set: requests ask only how many tokens their prompt has. None: they ask for an answer."""
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         request = Request(scope, receive)
@@ -220,21 +220,21 @@ class _Endpoint:
 def _without_effect(
     parsed: ParsedRequest, session: Session, others: Sequence[str] = (), pinned: Sequence[str] = ()
 ) -> Headers:
-    """Headers that name the fields that did not act: those of the request, the others, and those that were pinned."""
+    """Headers that list the request's fields that had no effect: those ignored, and those pinned by the session."""
     cannot_act = [parsed.wire_names.get(name, name) for name in session.ignored_fields(parsed.request)]
     found = {"x-ludus-ignored": [*parsed.ignored, *cannot_act, *others], "x-ludus-pinned": pinned}
     return {name: ", ".join(fields) for name, fields in found.items() if fields}
 
 
 def _sent_by(agent: str, retry_key: str | None, number: int, request: ChatRequest) -> ChatRequest:
-    """Requests that are sent together are retries of one another's no more than those that are not."""
+    """Request `number` of several in one body, with a retry key of its own: they are not retries of each other."""
     key = f"{retry_key}/{number}" if retry_key is not None and number else retry_key
     return dataclasses.replace(request, agent=agent, retry_key=key)
 
 
 @dataclass(frozen=True)
 class _Models:
-    """The model list: those that answer requests with this key."""
+    """Endpoint that lists the models which answer requests with the given key."""
 
     keys: SessionKeys
     options: GatewayOptions
@@ -250,19 +250,19 @@ class _Models:
         return JSONResponse(_dialect_of(request).vendor.model(name))
 
     def _names(self, request: Request) -> Sequence[str]:
-        # Where any key may open a session, looking at the list must not open one.
+        # In open mode any key may open a session; reading the list must not open one.
         if self.options.open_mode is None or "secret" in request.path_params:
             return self.keys.find(request.path_params.get("secret"), request.headers).session.model_list
         return self.options.model_names()
 
 
 def _dialect_of(request: Request) -> Dialect:
-    """The dialect in which a request without a protocol of its own is answered."""
+    """The dialect for answering a request whose path belongs to no single protocol."""
     return DIALECTS["messages" if VERSION_HEADER in request.headers else "chat"]
 
 
 def _document(api: FastAPI | None) -> Callable[[Request], Awaitable[Response]]:
-    """The handler of the OpenAPI document, which is made when it is first asked for. api: of the administration."""
+    """The handler of the OpenAPI document, which is built on first request. api: the administration, if any."""
 
     @functools.cache
     def content() -> bytes:

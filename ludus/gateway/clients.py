@@ -1,4 +1,4 @@
-"""What a gateway knows of each session's clients: which requests are retries, and what it has read of their messages.
+"""What a gateway remembers of each session's clients: which requests are retries, and which messages it has parsed.
 
 Knows: headers, bodies by their digests.  Knows not: keys, what sessions do.
 """
@@ -26,10 +26,10 @@ class _Attempt:
 
 
 class Attempts:
-    """Distinguishes a request sent twice from two equal requests, for one session. Used from the gateway's loop alone.
+    """Tells a retried request from a second, equal one, for one session. Used on the gateway's loop only.
 
-    An SDK marks a retry with a count, not with a name. A retry therefore takes over the oldest equal request whose
-    answer did not reach the client, else the newest that still runs, else the newest that was delivered.
+    An SDK marks a retry with a counter, not with an id. A retry is therefore matched with an equal earlier request:
+    the oldest whose answer did not reach the client, else the newest still running, else the newest delivered.
     """
 
     def __init__(self) -> None:
@@ -37,9 +37,9 @@ class Attempts:
         self._by_key: dict[str, _Attempt] = {}
 
     def begin(self, headers: Mapping[str, str], body: bytes) -> str | None:
-        """The retry key of a request that begins. None: its client never says that it retries.
+        """The retry key of a request that begins. None: its client does not mark retries.
 
-        Raises AgentError if it says so with something that is no count.
+        Raises AgentError if the retry header is not a count.
         """
         named = headers.get("idempotency-key")
         if named:
@@ -59,7 +59,7 @@ class Attempts:
         return attempt.key
 
     def end(self, key: str | None, *, delivered: bool) -> None:
-        """The request under `key` has ended; `delivered`: its client has the whole answer."""
+        """Note that the request under `key` has ended. delivered: its client got the whole answer."""
         if key in self._by_key:
             self._by_key[key].state = "delivered" if delivered else "lost"
 
@@ -75,15 +75,15 @@ def _retried(attempts: list[_Attempt]) -> _Attempt | None:
 
 @dataclass(slots=True)
 class ClientState:
-    """Of one session's clients."""
+    """What is remembered of one session's clients."""
 
     attempts: Attempts = field(default_factory=Attempts)
     read: Mapping[str, ReadMessages] = field(default_factory=lambda: defaultdict(ReadMessages))
-    """By protocol: the same JSON means something else in each."""
+    """Messages already parsed, by protocol: the same JSON means different things in different protocols."""
 
 
 class Clients:
-    """The clients of all sessions, as long as these are there. Used from the gateway's loop alone."""
+    """The client state of every session that still exists. Used on the gateway's loop only."""
 
     def __init__(self) -> None:
         self._states: WeakKeyDictionary[Session, ClientState] = WeakKeyDictionary()

@@ -1,8 +1,8 @@
-"""The life of one request: the recorder works, the client is watched, the answer is written as it comes.
+"""Answers one request: runs the recorder, watches whether the client leaves, and writes the answer as it comes.
 
 Knows: ASGI messages, one dialect, one session.  Knows not: routes, keys, where the bytes go.
-Invariants: when the client leaves, the work is cancelled; an error before the first token is an HTTP status, a later
-one is the last event of the stream; the turns are in the record before the end of the answer is written.
+Invariants: when the client leaves, the work is cancelled; an error before the first token becomes an HTTP status, a
+later one the last event of the stream; the turns are recorded before the end of the answer is written.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from ludus.types import Turn
 
 logger = logging.getLogger(__name__)
 
-# A comment of the event-stream format: read by every client, seen by none.
+# A comment in the event-stream format: every client reads it and none shows it to its caller.
 KEEP_ALIVE = b": keep-alive\n\n"
 MOST_UNDECODED_CHARS = 200  # of a header: enough to see what went wrong, far below what proxies refuse
 Headers = dict[str, str]
@@ -49,7 +49,7 @@ EVENT_STREAM: Headers = {
 
 @dataclass(frozen=True, slots=True)
 class GatewayRequest:
-    """A request that was read: for whom, what, and the headers its answer will carry."""
+    """A parsed request with its session and the headers of its answer."""
 
     session: Session
     parsed: ParsedRequest
@@ -57,7 +57,7 @@ class GatewayRequest:
 
     @property
     def model_name(self) -> str:
-        """What the answer is said to come from."""
+        """The model name that the answer reports."""
         return self.session.names.name
 
 
@@ -86,12 +86,12 @@ class Exchange:
     keep_alive_s: float
     _events: asyncio.Queue[_Event] = field(default_factory=asyncio.Queue)
     _turn_ids: tuple[str, ...] = ()
-    """Known once the recorder has accepted the request, before any delta; as is the length of the prompt."""
+    """Known, like the length of the prompt, once the recorder has accepted the request and before any delta."""
     _num_prompt_tokens: int = 0
     _has_opened: bool = False
 
     async def run(self) -> bool:
-        """Whether the client was sent a whole answer. Cancelling it cancels the work."""
+        """Answer the request; returns whether the client was sent the whole answer. Cancelling it cancels the work."""
         write = self._write_stream if self.request.parsed.stream else self._write_at_once
         try:
             async with asyncio.TaskGroup() as group:
@@ -107,7 +107,7 @@ class Exchange:
         return False
 
     async def _watch(self) -> None:
-        """Ends everything else, by its error, as soon as the client leaves."""
+        """Raises as soon as the client leaves, which cancels everything else."""
         while (await self.receive())["type"] != "http.disconnect":
             pass
         raise _LeftError
@@ -123,7 +123,7 @@ class Exchange:
             return InternalError(f"{type(error).__name__}: {error}")
 
     async def _turns(self, session: Session, on_delta: OnDelta) -> tuple[Turn, ...]:
-        """The turns of all requests, in their order. They begin in that order, before any of them has a token."""
+        """The turns of all requests, in order. They also begin in that order, before any of them has a token."""
         requests, is_live, tasks = self.request.parsed.requests, self.request.parsed.stream, []
         if len(requests) == 1:
             return await session.complete(requests[0], on_delta, on_start=self._on_start, is_live=is_live)
@@ -187,7 +187,7 @@ class Exchange:
                 return isinstance(events[-1], tuple)
 
     async def _next_events(self) -> list[_Event]:
-        """All events there are, waiting for the first. Empty: none came for so long that the client needs a sign."""
+        """All waiting events, once there is one. Empty: none came for so long that a keep-alive is due."""
         try:
             async with asyncio.timeout(self.keep_alive_s):
                 events = [await self._events.get()]
@@ -207,7 +207,7 @@ class Exchange:
         return opening + writer.finish(self._answer(event))
 
     def _answer(self, turns: tuple[Turn, ...], deltas: tuple[tuple[Delta, ...], ...] = ()) -> Answer:
-        """deltas: by choice; a dialect may want to know how an answer at once has grown."""
+        """deltas: by choice; some dialects need them for unstreamed answers too."""
         return Answer(turns, self._num_prompt_tokens, self.request.session.token_text, deltas)
 
 
@@ -216,13 +216,13 @@ def _pass_shifted(on_delta: OnDelta, first_choice_idx: int, choice_idx: int, del
 
 
 def _undecoded(turns: tuple[Turn, ...]) -> Headers:
-    """A header that states how many tool calls could not be decoded, and the text of the first."""
+    """A header with the number of tool calls that could not be parsed, and the text of the first."""
     texts = [text for turn in turns for text in turn.undecoded]
     return {"x-ludus-undecoded": f"{len(texts)} {quote(texts[0])[:MOST_UNDECODED_CHARS]}"} if texts else {}
 
 
 async def send_error(send: Send, dialect: Dialect, error: ErrorReply) -> None:
-    # The SDK sends 409 and every 5xx again unless a header states that this cannot help.
+    # The SDK retries 409 and every 5xx unless a header says that retrying cannot help.
     retry = {"x-should-retry": "true" if error.may_retry else "false"}
     await send_json(send, error.status, dialect.vendor.error(error), retry)
 

@@ -1,7 +1,7 @@
-"""The model for agents that live in this program: SDK clients without a socket, and what was recorded of them.
+"""The gateway for agents inside this program: SDK clients that need no socket, and the record of their sessions.
 
 Knows: the gateway in process, the SDKs' clients.  Knows not: groups, training.
-Invariant: what a client's agent gets, and what is recorded of it, is what it would be over the network.
+Invariant: an agent gets the same answers, and the same is recorded, as over the network.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ from ludus.gateway.transport import ClientFactory, sdk_http_module
 
 
 class InProcessGateway:
-    """The gateway of this program. Use as a context manager."""
+    """A gateway inside this program. Use as a context manager."""
 
     def __init__(self, recorder: Recorder, archive: Archive | None = None) -> None:
-        """archive: keeps turns and episodes, such as a `RunArchive`. None: they are in memory."""
+        """archive: stores turns and episodes, such as a `RunArchive`. None: they are kept in memory only."""
         self.episodes = Episodes(recorder, archive)
         self._server = GatewayServer(self.episodes.keys)
 
@@ -50,7 +50,7 @@ class InProcessGateway:
 
 
 class SessionClient(SessionRewards):
-    """One session: clients of the SDKs that are agents of it, its rewards, its record."""
+    """One session: SDK clients that belong to it, its rewards and its record."""
 
     def __init__(self, server: GatewayServer, episodes: Episodes, handle: Handle, key: str) -> None:
         super().__init__(handle.session, handle.rewards)
@@ -68,11 +68,11 @@ class SessionClient(SessionRewards):
 
     @property
     def base_url(self) -> str:
-        """For OpenAI's SDKs; over the network too."""
+        """Base URL for OpenAI's SDKs; it is also reachable over the network."""
         return self.server.url_for(self._secret)
 
     def openai(self, **options: Any) -> Any:
-        """An `openai.AsyncOpenAI` that reaches the model without a socket. options: its other arguments.
+        """An `openai.AsyncOpenAI` that reaches the model without a socket. options: further arguments of it.
 
         Raises UserError if the SDK is not installed.
         """
@@ -100,7 +100,7 @@ class SessionClient(SessionRewards):
             super()._give(value)
 
     async def aclose(self) -> None:
-        """Ends the session; its record stays readable, and may still be rewarded."""
+        """End the session; its record can still be read and rewarded."""
         await self._episodes.end(self._handle, Reported("ok", "its client was closed"))
         for factory in self._factories:
             await factory.aclose()

@@ -1,4 +1,4 @@
-"""The model calls of one session, with what each is worth: rewards set as the agent goes on, returns made of them.
+"""The model calls of one session and their rewards: set as the agent runs, and discounted to returns on request.
 
 Knows: the record, rewards by turn, the edges between turns.  Knows not: HTTP, groups, training.
 """
@@ -19,45 +19,45 @@ from ludus.types import Episode, Turn
 
 @dataclass(frozen=True, slots=True)
 class Interaction:
-    """One model call, as it was recorded."""
+    """One recorded model call."""
 
     turn: Turn
     prompt_ids: tuple[int, ...]
     """What the engine was given; `turn.sampled` is what it gave back."""
     reward: float | None
-    """None: it was given none."""
+    """None: the call was not rewarded."""
 
 
 class SessionRewards:
     """The rewards of one session, by the completion ids that any protocol shows."""
 
     def __init__(self, session: Session, sheet: RewardSheet | None = None) -> None:
-        """sheet: where the rewards are. None: in one of its own."""
+        """sheet: where the rewards are stored. None: a new one."""
         self.session = session
         self.sheet = RewardSheet() if sheet is None else sheet
 
     @property
     def is_discounted(self) -> bool:
-        """The rewards are returns."""
+        """Whether `apply_reward_discount` has turned the rewards into returns."""
         return self.sheet.are_returns
 
     def reward(self, value: float) -> None:
-        """Rewards every leaf of the conversation as it is now, which is what a number that an agent returns does."""
+        """Reward every leaf of the conversation as it is now; a number returned by an agent does the same."""
         self._add(value)
 
     def set_reward(self, completion_id: str, reward: float) -> None:
-        """Rewards one turn, by the id that any protocol shows. Raises AgentError if it or the number cannot be."""
+        """Reward one turn by its completion id. Raises AgentError for an unknown id or a number that is not finite."""
         self._add({completion_id: reward})
 
     def set_last_reward(self, reward: float) -> None:
-        """Rewards the last turn that was answered."""
+        """Reward the turn that was answered last."""
         answered = [turn.id for turn in self.session.snapshot().turns if turn.sampled.stop_reason != "abort"]
         self._add({answered[-1]: reward} if answered else reward)
 
     def apply_reward_discount(self, turn_discount: float = 1.0) -> dict[str, float]:
-        """The rewards, each turn's now its return: its own reward and the discounted mean of those that follow it.
+        """Replaces each turn's reward by its return: its own reward plus the discounted mean return of its successors.
 
-        Turns that no reward reaches have none. Raises UserError when it is done twice: returns are no rewards.
+        Turns that no reward reaches stay without one. Raises UserError when called twice: returns cannot be discounted.
         """
         self.sheet.discount(self.session.snapshot().turns, turn_discount)
         return self.sheet.by_turn
@@ -73,7 +73,7 @@ class SessionRewards:
     # ---- the record
 
     def get_interaction(self, completion_id: str) -> Interaction:
-        """One model call by the id that any protocol shows. Raises AgentError if there is none."""
+        """One model call by its completion id. Raises AgentError if there is none."""
         record, wanted = self.session.snapshot(), turn_id_of(completion_id)
         for turn in record.turns:
             if turn.id == wanted:
@@ -86,7 +86,7 @@ class SessionRewards:
         )
 
     def export_interactions(self, style: Style = "individual") -> list[Row]:
-        """Token ids, masks, logprobs and rewards in plain JSON; the rows that `ludus export` writes."""
+        """Token ids, masks, logprobs and rewards as plain JSON: the rows that `ludus export` writes."""
         return interactions(self.episode(), style)
 
     def episode(self) -> Episode:

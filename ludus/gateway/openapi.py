@@ -1,4 +1,4 @@
-"""The OpenAPI document of the gateway, made of the tables that it is served from.
+"""The OpenAPI document of the gateway, generated from the tables that the gateway is served from.
 
 Knows: dialects and their fields.  Knows not: how a request is answered, what the administration has.
 Invariant: every route that the gateway serves is in the document, and no other.
@@ -42,7 +42,7 @@ def openapi_document(
 
 
 def _fields_schema(fields: FieldTable) -> JsonObject:
-    """Every field of a request with what becomes of it; their values are read by the protocol's own rules."""
+    """Every field of a request and whether it is honoured, ignored or refused; the protocol defines their values."""
     classes = dict.fromkeys(fields.honoured, "honoured") | dict.fromkeys(fields.ignored, "ignored")
     properties: dict[str, JsonObject] = {name: {"description": classes[name]} for name in sorted(classes)}
     for name, (harmless, instead) in sorted(fields.refused.items()):
@@ -53,7 +53,7 @@ def _fields_schema(fields: FieldTable) -> JsonObject:
 def _item(
     method: str, path: str, summary: str, *, body: JsonObject | None = None, wants_key: bool = True
 ) -> JsonObject:
-    """The one operation of a path, whose key may stand in the path itself."""
+    """A path with its one operation; the key may be part of the path."""
     answers = {"200": "The answer", "default": "An error"}
     operation: JsonObject = {
         "summary": summary,

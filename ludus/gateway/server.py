@@ -1,7 +1,8 @@
 """The gateway as a server: its application on a thread of its own.
 
-Knows: keys in URLs, traffic, garbage.  Knows not: routes, sockets, sessions beyond handing them on.
-Because nothing else runs on its loop, an agent may block its own loop with a blocking client and is still answered.
+Knows: keys in URLs, traffic, garbage collection.  Knows not: routes, sockets, what sessions do.
+Because nothing else runs on the server's loop, an agent that blocks its own loop with a blocking client is still
+answered.
 """
 
 from __future__ import annotations
@@ -38,16 +39,15 @@ class GatewayServer(HttpServer):
         return f"{self.base_url}/s/{secret}/v1"
 
     def stats(self) -> GatewayStats:
-        """What was asked and what it took; `cpu_s` since the last start."""
+        """Counts and CPU seconds; `cpu_s` counts since the last start."""
         return self._traffic.stats()
 
 
 def calm_garbage_collection() -> None:
-    """Makes Python search for garbage less often and in less; call it once, when all is loaded, before serving.
+    """Makes garbage collection rarer and shorter; call it once, after loading and before serving.
 
-    What there is now is not searched again: with torch and transformers loaded each search takes a quarter of a
-    second, and requests wait. What a request leaves behind is mostly gone before the search that begins after so many
-    new objects.
+    Existing objects are exempted: with torch and transformers loaded each collection would take a quarter of a second
+    while requests wait. Most of what a request leaves behind is freed by reference counting before the next collection.
     """
     gc.collect()
     gc.freeze()

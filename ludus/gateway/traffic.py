@@ -1,8 +1,8 @@
-"""What a gateway has been sent and what it took to answer.
+"""Counts what a gateway was sent and how much CPU time the answers took.
 
 Knows: counts and seconds.  Knows not: HTTP, sessions.
-A client sends its whole history with every turn. What it sends and the decoding of its JSON therefore grow with the
-square of the turns; the messages that are read anew, and the rest of the work, must not.
+A client sends its whole history with every turn. The bytes sent and the decoding of their JSON therefore grow with the
+square of the number of turns; the number of messages parsed, and the rest of the work, must not.
 """
 
 from __future__ import annotations
@@ -14,29 +14,29 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class GatewayStats:
-    """Counters since the gateway was made, of the requests that were understood."""
+    """Counters, since the gateway was created, over the requests that could be parsed."""
 
     num_requests: int = 0
     num_body_bytes: int = 0
     num_messages: int = 0
-    """In the requests' histories."""
+    """Messages in the requests' histories."""
     num_new_messages: int = 0
-    """Of them, those that no earlier request of the session had at its beginning; only these are read."""
+    """Messages that no earlier request of the session began with; only these are parsed."""
     json_s: float = 0.0
-    """CPU seconds of decoding JSON."""
+    """CPU seconds spent decoding JSON."""
     cpu_s: float = 0.0
-    """CPU seconds of the thread that answers, everything included; as of the end of the last request."""
+    """CPU seconds of the answering thread in total, as of the end of the last request."""
 
 
 class Traffic:
-    """Counts on the gateway's loop. `stats` may be asked for on any thread."""
+    """Counts on the gateway's loop. `stats` may be read on any thread."""
 
     def __init__(self) -> None:
         self._stats = GatewayStats()
         self._cpu_s = 0.0
 
     def add(self, *, num_body_bytes: int, num_messages: int, num_new_messages: int, json_s: float) -> None:
-        """Counts one request that was read."""
+        """Count one parsed request."""
         old = self._stats
         # one new record for the old, so that other threads never see half of a request
         self._stats = GatewayStats(
@@ -48,7 +48,7 @@ class Traffic:
         )
 
     def end(self) -> None:
-        """Notes that a request was answered; called on the thread that answered it."""
+        """Note that a request was answered; called on the thread that answered it."""
         self._cpu_s = time.thread_time()
 
     def stats(self) -> GatewayStats:

@@ -1,7 +1,7 @@
 """HTTP clients whose requests run the gateway's application without a socket, chunk by chunk.
 
 Knows: ASGI, two event loops, the transport interface that httpx and httpx2 share.  Knows not: routes, protocols.
-The application runs on the gateway's loop; the client may be awaited on any other. Each side touches only its own loop.
+The application runs on the gateway's loop; the client may be awaited on any other. Each side uses only its own loop.
 
     client's loop                                  gateway's loop
     request ────────── run_coroutine_threadsafe ──▶ app(scope, receive, send)
@@ -36,12 +36,12 @@ TIMEOUT_S = 600.0  # what OpenAI's SDK allows between two chunks; httpx's own 5 
 class ClientFactory:
     """Makes clients of one server, one for each agent: closing one leaves the others open.
 
-    They reach the server without a socket, and other hosts as usual; they share what is costly to make, and the
-    connections to other hosts, until the factory is closed.
+    They reach the server without a socket, and other hosts as usual. Until the factory is closed they share what is
+    costly to make and the connections to other hosts.
     """
 
     def __init__(self, server: GatewayServer, kind: ClientKind = "auto") -> None:
-        """kind: "auto" takes the module that the installed OpenAI SDK takes: each refuses the other's clients."""
+        """kind: "auto" selects the module that the installed OpenAI SDK uses: each refuses the other's clients."""
         self._http = importlib.import_module(sdk_http_module() if kind == "auto" else kind)
         self._transport = _SharedTransport(server, self._http)
 
@@ -55,7 +55,7 @@ class ClientFactory:
 
 
 def sdk_http_module(sdk: str = "openai") -> Literal["httpx", "httpx2"]:
-    """Name of the module whose clients the installed SDK takes; httpx if it is not installed."""
+    """Name of the HTTP module whose clients the installed SDK accepts; httpx if the SDK is not installed."""
     try:
         requirements = importlib.metadata.requires(sdk) or []
     except importlib.metadata.PackageNotFoundError:
@@ -75,7 +75,7 @@ class InProcessTransport:
         # The modules check their streams by class, and the class is the module's own.
         self._stream_class = type("InProcessStream", (_Stream, http.AsyncByteStream), {})
         self._outside: Any = None
-        """Transport for other hosts. None: no request went there yet; making one reads all root certificates."""
+        """Transport for other hosts. None until the first such request: making it reads all root certificates."""
 
     def __repr__(self) -> str:
         return f"InProcessTransport({self._origin}, {self._http.__name__})"
@@ -117,14 +117,14 @@ class InProcessTransport:
 
 
 class _SharedTransport(InProcessTransport):
-    """A transport of several clients: it stays open when one of them is closed."""
+    """A transport shared by several clients: it stays open when one of them is closed."""
 
     async def aclose(self) -> None: ...
 
 
 @dataclass(frozen=True, slots=True)
 class _End:
-    """The application has returned. `error` states why it did so without finishing its answer."""
+    """The application has returned. `error`: why it did so without finishing its answer."""
 
     error: str | None = None
 
@@ -149,7 +149,7 @@ class _Stream:
                 yield message["body"]
 
     async def next_message(self) -> Message | None:
-        """The application's next message. None: it ended."""
+        """The application's next message. None: it has ended."""
         try:
             async with asyncio.timeout(self._timeout_s):
                 message = await self._flow.take()
@@ -166,7 +166,7 @@ class _Stream:
 
 @dataclass(eq=False)
 class _Flow:
-    """One request on its way through both loops. Made on the client's loop."""
+    """One request on its way through both loops. Created on the client's loop."""
 
     app: ASGIApp
     app_loop: asyncio.AbstractEventLoop
@@ -188,7 +188,7 @@ class _Flow:
         except RuntimeError:
             running.close()
             raise
-        # Also when the task is dropped or cancelled before it could say so itself.
+        # Also called when the task is dropped or cancelled before it could send its end itself.
         self._running.add_done_callback(lambda _: self._deliver(_End()))
 
     async def take(self) -> Message | _End:
@@ -198,7 +198,7 @@ class _Flow:
         return message
 
     def abandon(self) -> None:
-        """Nobody waits for the rest: the application is cancelled, unless it has ended."""
+        """Cancel the application, unless it has ended: nobody waits for the rest."""
         if self._running is not None:
             self._running.cancel()
 
@@ -226,7 +226,7 @@ class _Flow:
             raise OSError("the client's event loop is closed")
 
     def _deliver(self, message: Message | _End) -> bool:
-        """Whether the client's loop could still be reached."""
+        """Pass `message` to the client's loop. Returns whether that loop still runs."""
         try:
             self.client_loop.call_soon_threadsafe(self._messages.put_nowait, message)
         except RuntimeError:

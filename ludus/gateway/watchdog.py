@@ -1,10 +1,10 @@
-"""Names the user's code that blocks an event loop, while it blocks it.
+"""Names the user's code that blocks an event loop, while it is blocking.
 
 Knows: one event loop, stacks of threads.  Knows not: agents, what to do about it.
-A thread asks the loop for a sign of life a few times a second; when none comes in time, the stack of the loop's thread
-shows who holds it. A loop may also be late because the machine is busy and its thread gets no turn. Therefore only
-code of the user is named (neither a library's nor ours, which awaits), and only if one callback is seen inside it
-again and again.
+A thread pings the loop several times a second. When no answer comes in time, the stack of the loop's thread shows what
+blocks it. A loop may also be late because the machine is busy and its thread is not scheduled. Therefore only the
+user's code is named (never a library's, nor our own, which awaits), and only if the same callback is seen inside it in
+several samples in a row.
 """
 
 from __future__ import annotations
@@ -36,15 +36,15 @@ _LIBRARY_FOLDERS = tuple({sysconfig.get_path(name) for name in ("stdlib", "plats
 
 @dataclass(frozen=True, slots=True)
 class Blockage:
-    """One time the loop was blocked, as seen when it had lasted `blocked_s`."""
+    """One time that the loop was blocked, as seen after it had lasted `blocked_s`."""
 
     blocked_s: float
     task: str | None
-    """Name of the task that runs. None: a plain callback runs."""
+    """Name of the running task. None: a plain callback is running."""
     line: str
     """Innermost line of the stack outside asyncio, `file:line in function`."""
     caller: str
-    """Innermost line of the user's code, which every library it calls was called by."""
+    """Innermost line of the user's own code; libraries below it were called from there."""
 
     def __str__(self) -> str:
         by = f", called by {self.caller}" if self.caller != self.line else ""
@@ -56,14 +56,14 @@ OnBlocked = Callable[[Blockage], None]
 
 @dataclass(frozen=True, slots=True)
 class _Sample:
-    """The loop's thread at one moment, inside the user's code."""
+    """The stack of the loop's thread at one moment, inside the user's code."""
 
     callback: FrameType
-    """Of one run of one callback: another run has another frame, even at the same line."""
+    """Frame of the running callback: another run has another frame, even at the same line."""
     innermost: FrameType
-    """Outside asyncio."""
+    """Innermost frame outside asyncio."""
     user: FrameType
-    """Innermost of the user's own."""
+    """Innermost frame of the user's code."""
 
 
 class LoopWatchdog:
@@ -89,7 +89,7 @@ class LoopWatchdog:
         self._thread.start()
 
     def stop(self) -> None:
-        """Return once the watchdog's thread has ended. Stopping twice is allowed."""
+        """Returns once the watchdog's thread has ended. Stopping twice is allowed."""
         self._has_stopped.set()
         if self._thread.is_alive() and threading.current_thread() is not self._thread:
             self._thread.join()
@@ -116,7 +116,7 @@ class LoopWatchdog:
                 self._name_blocker(beat, asked_at - beat_s)
 
     def _ask(self, beat: threading.Event) -> bool:
-        """Whether the loop still takes callbacks."""
+        """Ping the loop, which sets `beat`. Returns whether the loop still takes callbacks."""
 
         def answer() -> None:
             self._loop_thread = threading.get_ident()
@@ -129,7 +129,7 @@ class LoopWatchdog:
         return True
 
     def _name_blocker(self, beat: threading.Event, since: float) -> None:
-        """Look until the loop answers; report the first line at which it is seen to stay."""
+        """Sample the stack until the loop answers; report the first callback that several samples in a row show."""
         before: _Sample | None = None
         num_alike = 0
         while not (beat.is_set() or self._has_stopped.is_set() or self._loop.is_closed()):
@@ -155,7 +155,7 @@ class LoopWatchdog:
 
 
 def _sample(innermost: FrameType | None) -> _Sample | None:
-    """What an asyncio loop runs in this stack. None: it runs nothing, or nothing that is the user's."""
+    """What an asyncio loop runs in this stack. None: nothing, or nothing of the user's."""
     frames: list[FrameType] = []
     at = innermost
     while at is not None and at.f_code is not asyncio.Handle._run.__code__:
@@ -169,7 +169,7 @@ def _sample(innermost: FrameType | None) -> _Sample | None:
 
 
 def _user_frame(frames: list[FrameType]) -> FrameType | None:
-    """The innermost frame of the user's code. None: there is none, or it awaits our own code."""
+    """The innermost frame of the user's code. None: there is none, or that code awaits ours."""
     for frame in frames:
         if frame.f_code.co_filename.startswith(_OWN_FOLDER):
             return None

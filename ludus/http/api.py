@@ -1,8 +1,8 @@
-"""Routes of FastAPI on our terms: the key first, then a bounded body, every refusal by our errors.
+"""FastAPI routes that check the key first, then read a bounded body, and refuse with our own errors.
 
 Knows: FastAPI.  Knows not: any route, how a refusal is written.
-FastAPI reads a body before it looks at dependencies, takes JSON of any depth, on the loop, and none without its
-content type; so a key is checked and a body is read here, before FastAPI has the request.
+FastAPI reads a body before it runs dependencies, parses JSON of any depth on the loop, and ignores JSON without a
+content type. So the key is checked and the body read here, before FastAPI gets the request.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ from ludus.http.keys import SECURITY, SECURITY_SCHEMES
 
 Check = Callable[[Request], object]
 Read = Callable[[Any, bytes], pydantic.BaseModel]
-"""From the form that a handler takes, and a body."""
+"""(model, body): parses a body to the pydantic model that a handler takes."""
 Refuse = Callable[[Request, Exception], Coroutine[Any, Any, Response]]
 
 
 def guarded(check: Check, read: Read, *, most_bytes: int) -> APIRouter:
-    """Routes whose requests `check` lets through, with bodies of at most so many bytes that `read` reads."""
+    """A router that checks requests with `check` and parses bodies, of at most `most_bytes`, with `read`."""
 
     class Guarded(APIRoute):
         def __init__(self, *args: Any, **options: Any) -> None:
@@ -51,12 +51,12 @@ def guarded(check: Check, read: Read, *, most_bytes: int) -> APIRouter:
 
             return guard
 
-    # What a client sees of a fault is always in our words, never FastAPI's 422.
+    # Clients always see our own errors, never FastAPI's 422.
     return APIRouter(route_class=Guarded, responses={"default": {"description": "An error"}})
 
 
 class _Read(Request):
-    """A request whose body was read, whatever it was called."""
+    """A request whose body was already read, whatever its content type."""
 
     def __init__(self, request: Request, body: pydantic.BaseModel) -> None:
         headers = [header for header in request.scope["headers"] if header[0] != b"content-type"]
@@ -80,7 +80,7 @@ class _Application(FastAPI):
 
 
 def application(*routers: APIRouter, refuse: Refuse, no_route: Refuse) -> FastAPI:
-    """refuse: answers any error, of a parameter as an AgentError.  no_route: answers where there is no such route."""
+    """refuse: answers any error (for a bad parameter an AgentError).  no_route: answers requests for unknown routes."""
 
     async def invalid(request: Request, error: RequestValidationError) -> Response:
         first = error.errors()[0]

@@ -1,7 +1,7 @@
-"""What the body of a request may weigh, how deep the JSON in it may be nested, and the fields it may have.
+"""Limits of a request's body: its size, how deep its JSON may be nested, and the fields it may have.
 
 Knows: bytes, JSON, pydantic.  Knows not: routes, sessions.
-Invariant: nothing that is let through makes what comes after it run out of stack or of memory.
+Invariant: no body that is accepted makes later code run out of stack or memory.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ TOO_LARGE = 413
 
 
 class Body(pydantic.BaseModel):
-    """Base of what these requests may hold: closed to fields it does not know."""
+    """Base class of request bodies: unknown fields are refused."""
 
     model_config = pydantic.ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
@@ -49,7 +49,7 @@ async def read_body(request: Request, most_bytes: int = MAX_BODY_BYTES) -> bytes
 
 
 def json_object(body: bytes) -> dict[str, Any]:
-    """The body's JSON object. Raises AgentError if it is none, or is nested deeper than the parser's 200 levels."""
+    """The JSON object in `body`. Raises AgentError if it is not one, or exceeds the parser's 200 levels of nesting."""
     try:
         # This parser bounds the depth and refuses half a surrogate pair, which no text can hold.
         value = pydantic_core.from_json(body, allow_inf_nan=False)
@@ -61,11 +61,11 @@ def json_object(body: bytes) -> dict[str, Any]:
 
 
 def read_model(model: type[BodyT], body: bytes) -> BodyT:
-    """The request's body. Raises AgentError with the codes that the dialects use; an empty body has no field."""
+    """`body` as a `model`; an empty body has no fields. Raises AgentError with the codes that the dialects use."""
     try:
         return model.model_validate(json_object(body or b"{}"))
     except pydantic.ValidationError as error:
-        # A field that nobody knows is often one that is missing, misspelt.
+        # An unknown field is often a misspelt one that is also missing, so it is reported first.
         first = min(error.errors(include_url=False), key=lambda one: one["type"] != "extra_forbidden")
         param = ".".join(map(str, first["loc"]))
         if first["type"] == "extra_forbidden":

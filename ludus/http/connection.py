@@ -1,8 +1,8 @@
-"""Connections that take no more than their share: bytes for a head, time for a head, a body and an answer.
+"""Limits on one connection: bytes of a head, and time for a head, a body and the reading of an answer.
 
 Knows: uvicorn's protocols, seconds.  Knows not: requests, applications.
-httptools keeps headers until they end, and trailers too, whatever their size; uvicorn waits for a client however slow.
-Time that the application takes, for reading a body or for an answer, is nobody's fault and has no bound here.
+These limits are needed because httptools buffers headers and trailers of any size, and uvicorn waits for any client,
+however slow. Time that the application takes is not limited here.
 """
 
 from __future__ import annotations
@@ -26,7 +26,8 @@ _SECONDS: dict[Waiting | None, float] = {"connect": CONNECT_S, "head": HEAD_S, "
 
 
 class Watched(asyncio.Protocol):
-    """Ends with a client that is too slow; `check` is called every second. Mixed into uvicorn's protocols."""
+    """Closes the connection of a client that is too slow; `check` is called every second. A mixin for uvicorn's
+    protocols."""
 
     transport: Any
     cycle: Any
@@ -37,7 +38,7 @@ class Watched(asyncio.Protocol):
         self._is_new = True
         self._is_in_head = False
         self._num_bytes = 0
-        """Since the client was first waited for as it is now."""
+        """Bytes since the current wait for the client began."""
         self._waiting: Waiting | None = None
         self._since = 0.0
 
@@ -68,7 +69,7 @@ class Watched(asyncio.Protocol):
             self.refuse(408, f"The {waiting} of the request did not come in time.", "request_timeout")
 
     def refuse(self, status: int, message: str, code: str) -> None:
-        """Say why, where no answer has begun, and close the connection."""
+        """Close the connection, answering with the reason if no answer has begun."""
         if self.cycle is None or self.cycle.response_complete or not self.cycle.response_started:
             body = json.dumps(error_body(message, code)).encode()
             head = f"HTTP/1.1 {status} Refused\r\ncontent-type: application/json\r\ncontent-length: {len(body)}\r\n"
@@ -76,7 +77,7 @@ class Watched(asyncio.Protocol):
         self.transport.close()
 
     def _waited_for(self) -> Waiting | None:
-        """What is waited for that the client has to do. None: nothing."""
+        """What the connection is waiting for the client to do. None: nothing."""
         if self.flow.write_paused:
             return "answer"
         if self._is_new:
@@ -89,7 +90,7 @@ class Watched(asyncio.Protocol):
 
 
 class BoundedHead(Watched):
-    """Ends with a client whose headers or trailers do not end. For httptools; h11 has such a bound itself."""
+    """Also closes the connection of a client whose headers or trailers do not end. h11 has such a limit itself."""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         super().connection_made(transport)
@@ -111,12 +112,12 @@ class BoundedHead(Watched):
 
 
 def error_body(message: str, code: str) -> dict[str, Any]:
-    """An error as the protocols of OpenAI and of Anthropic have it, both in one."""
+    """An error body that is valid in both OpenAI's and Anthropic's protocols."""
     return {"type": "error", "error": {"message": message, "type": "invalid_request_error", "code": code}}
 
 
 def connection_class() -> type[Watched]:
-    """On httptools if it is installed, else on h11."""
+    """The connection class: with httptools if it is installed, else with h11."""
     try:
         found = importlib.import_module("uvicorn.protocols.http.httptools_impl")
     except ModuleNotFoundError:

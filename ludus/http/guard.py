@@ -1,8 +1,8 @@
-"""What a request must be before an application sees it: of a size, for this server, and from no page of the web.
+"""Checks a request before the application sees it: its size, that it is for this server, and not from a web page.
 
 Knows: ASGI, headers.  Knows not: routes, keys.
-Browsers send requests of any page to servers of this machine: under a name that the page's owner has made lead here
-(which Host tells), or as a form (which Origin and the type of the body tell). Not every server here wants a key.
+Any web page can make a browser send requests to servers on this machine: through a domain name that its owner points
+here (DNS rebinding, seen in Host), or as a form (seen in Origin and the content type). Not every server needs a key.
 """
 
 from __future__ import annotations
@@ -22,22 +22,22 @@ from ludus.http.keys import is_loopback
 MAX_HEADERS = 256  # SDKs and proxies send some thirty
 MAX_HEADER_BYTES = 64 * 2**10  # what servers commonly allow
 LOCAL_NAMES = ("localhost", "host.docker.internal", "gateway.docker.internal", "host.containers.internal")
-"""That no stranger can make lead here."""
+"""Names that no stranger can point to this machine."""
 _HOST = re.compile(r"(?P<name>\[[0-9A-Fa-f:.]+\]|[^\s:/?#@\[\]\\]+)(?::[0-9]{1,5})?")
 _JSON = re.compile(r"application/(?:[a-z0-9.+-]+\+)?json\s*(?:;|$)", re.IGNORECASE)
 _ASKED_FOR = ("authorization", "x-api-key")
-"""Headers with which a browser asks the server before it sends what a page wants; so it does for another user agent.
-`curl -d` calls JSON a form."""
+"""Before a page may send one of these headers, or another user agent than its own, the browser asks the server (CORS).
+A request with one is therefore no page's form, even if it is labelled as one, as `curl -d` labels JSON."""
 
 Fault = tuple[int, str, str]
 """Status, message, code."""
 
 
 class Guard:
-    """Middleware that refuses what no client of ours sends."""
+    """Middleware that refuses requests which no legitimate client sends."""
 
     def __init__(self, app: ASGIApp, *, host: str, takes_any_body: bool = False) -> None:
-        """host: that it listens on.  takes_any_body: also what is no JSON."""
+        """host: the address the server listens on.  takes_any_body: also accept bodies that are not JSON."""
         self._app = app
         self._is_local = is_loopback(host)
         self._names = frozenset({*LOCAL_NAMES, host.lower(), socket.gethostname().lower()})

@@ -1,8 +1,8 @@
-"""Bearer keys: how they are made, what is kept of them, where a request carries them.
+"""Bearer keys: how they are made, how they are stored, where a request carries them.
 
 Knows: secrets, digests, header values.  Knows not: whose key it is, or what it opens.
-Invariant: only the digest of a key is kept, and digests are what is compared: who measures how long an answer takes
-learns nothing about any key.
+Invariant: only the digest of a key is stored, and only digests are compared, so that response times reveal nothing
+about any key.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ SECRET_BYTES = 24  # 192 bits: more than the 128 that make guessing hopeless, an
 MIN_KEY_CHARS = 16  # 96 bits, if it is random
 
 SECURITY: list[dict[str, list[str]]] = [{"bearer": []}, {"key": []}]
-"""In an OpenAPI document: where `keys_of` looks."""
+"""For OpenAPI documents: the places in which `keys_of` looks."""
 SECURITY_SCHEMES = {
     "bearer": {"type": "http", "scheme": "bearer"},
     "key": {"type": "apiKey", "in": "header", "name": "x-api-key"},
@@ -27,15 +27,15 @@ SECURITY_SCHEMES = {
 
 
 def new_key() -> str:
-    """A key that nobody has and nobody guesses."""
+    """A new random key."""
     return secrets.token_urlsafe(SECRET_BYTES)
 
 
 def check_key(what: str, host: str, key: str | None, *, variable: str) -> None:
-    """Raises UserError where strangers could use `what`, or guess its key.
+    """Raises UserError if others on the network could use `what`, or guess its key.
 
-    key: the one that its user gave. None: one will be made, and shown at this machine.
-    variable: of the environment, that the key may be given in.
+    key: the key that the user gave. None: one will be made, and shown on this machine.
+    variable: the environment variable that may hold the key.
     """
     if key is None and not is_loopback(host):
         raise UserError(
@@ -50,7 +50,7 @@ def check_key(what: str, host: str, key: str | None, *, variable: str) -> None:
 
 
 def is_loopback(host: str) -> bool:
-    """Only this machine reaches a server on `host`."""
+    """Whether a server on `host` can be reached from this machine only."""
     try:
         return ipaddress.ip_address(host).is_loopback
     except ValueError:
@@ -58,17 +58,17 @@ def is_loopback(host: str) -> bool:
 
 
 def digest(key: str) -> bytes:
-    """What is kept of a key and compared."""
+    """The digest of a key, which is stored and compared in its place."""
     return hashlib.sha256(key.encode("utf-8", "surrogatepass")).digest()
 
 
 def is_key(key: str, expected: bytes) -> bool:
-    """Whether this is the key of which `expected` is the digest; the time it takes does not depend on it."""
+    """Whether `key` has the digest `expected`; compared in constant time."""
     return hmac.compare_digest(digest(key), expected)
 
 
 def keys_of(headers: Mapping[str, str]) -> list[str]:
-    """Keys in a request's headers, the bearer token first."""
+    """The keys in a request's headers, the bearer token first."""
     scheme, _, token = headers.get("authorization", "").partition(" ")
     keys = [token.strip()] if scheme.lower() == "bearer" else []
     if "x-api-key" in headers:

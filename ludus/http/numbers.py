@@ -1,7 +1,7 @@
-"""Numbers in foreign text: the one place where a header, a query string or a path becomes one.
+"""Parses numbers from clients: the one place where text of a header, a query string or a path becomes a number.
 
 Knows: digits.  Knows not: which header.
-Invariant: whatever is sent, there is a number within bounds or an error that its sender is told.
+Invariant: whatever is sent, the result is a number within bounds or an error for its sender.
 """
 
 from __future__ import annotations
@@ -16,16 +16,16 @@ from ludus.errors import AgentError
 MOST_DIGITS = 15  # of counts, which every database and every float holds exactly
 _MOST_SHOWN = 40
 Count = Annotated[int, pydantic.Field(ge=0, lt=10**MOST_DIGITS)]
-"""The same in the parameters of a route; a route's path never says `:int`, which converts before a key is looked at."""
+"""The same for parameters of a route. Paths never use `:int`, which would convert before the key is checked."""
 
 
 _NUMBER = re.compile(r"[+-]?(?:[0-9]{1,20}(?:\.[0-9]{0,40})?|\.[0-9]{1,40})(?:[eE][+-]?[0-9]{1,2})?")
 
 
 def read_number(text: str, name: str) -> float:
-    """The finite number that the text says. Raises AgentError if it is none.
+    """The finite number in `text`. Raises AgentError if it is not one.
 
-    name: of what has this value.
+    name: what the value is called in the error.
     """
     if not _NUMBER.fullmatch(text):
         message = f"Invalid value for {name!r}: {text[:_MOST_SHOWN]!r}. Allowed: a number such as -0.5 or 1e-3."
@@ -34,9 +34,9 @@ def read_number(text: str, name: str) -> float:
 
 
 def read_count(text: str, name: str) -> int:
-    """The number that the text says. Raises AgentError if it is none, or has more than 15 digits.
+    """The count in `text`. Raises AgentError if it is not one, or has more than 15 digits.
 
-    name: of what has this value.
+    name: what the value is called in the error.
     """
     if not (text.isascii() and text.isdigit() and len(text) <= MOST_DIGITS):
         raise AgentError(

@@ -1,8 +1,8 @@
-"""An ASGI application as a server: a thread of its own, an event loop of its own, a socket on this machine.
+"""Runs an ASGI application as a server, on a thread and an event loop of its own.
 
 Knows: uvicorn, threads.  Knows not: the application.
-Because nothing else runs on its loop, a blocking client that holds up another loop is still answered.
-Invariant: what wants no key is served to this machine alone.
+Because nothing else runs on the server's loop, a blocking client that holds up another loop is still answered.
+Invariant: an application that needs no key is served to this machine only.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ STOP_GRACE_S = 1  # requests in flight get this long at `stop`, then they are ca
 _POLL_S = 0.002  # between two checks whether they are answered: a connection without a request is gone at once
 _DATE_EVERY_S = 1  # how exact an answer's date is
 Beside = Callable[[], Coroutine[Any, Any, None]]
-"""Runs on the server's loop from its start until it is cancelled at its stop."""
+"""A coroutine that runs on the server's loop from start until stop, which cancels it."""
 
 
 class HttpServer:
@@ -49,13 +49,13 @@ class HttpServer:
         tls: Tls | None = None,
         takes_any_body: bool = False,
     ) -> None:
-        """name: what messages call it.  beside: None: nothing else runs on its loop.  tls: None: plain HTTP.
+        """name: of the server, in messages.  beside: runs on the same loop, if given.  tls: None: plain HTTP.
 
-        is_guarded: without a key nothing is learned or changed; only such an application may be served to others.
-        takes_any_body: also what is no JSON.
+        is_guarded: without a key nothing can be learned or changed; only such an application is served to others.
+        takes_any_body: also accept bodies that are not JSON.
         """
         self.app = app
-        """It may be exchanged before `start`."""
+        """May be replaced before `start`."""
         self._name = name
         self._beside = beside
         self._is_guarded = is_guarded
@@ -75,15 +75,15 @@ class HttpServer:
 
     @property
     def base_url(self) -> str:
-        """Address without path, as `start` returned it."""
+        """The address without a path, as returned by `start`."""
         if self._base_url is None:
             raise InternalError(f"the {self._name} is not running; call start() first")
         return self._base_url
 
     def start(self, host: str = "127.0.0.1", port: int = 0) -> str:
-        """The base URL, once requests are taken. Port 0 is any free one.
+        """Start serving; returns the base URL once requests are accepted. Port 0: any free port.
 
-        Raises UserError if the port is taken, or if others could reach what wants no key.
+        Raises UserError if the port is taken, or if others could reach an application that needs no key.
         """
         if self._thread is not None:
             raise InternalError(f"the {self._name} is running already")
@@ -119,7 +119,7 @@ class HttpServer:
         return self._base_url
 
     def stop(self) -> None:
-        """Return once the thread has ended; requests in flight are cancelled. Stopping twice is allowed."""
+        """Cancel requests in flight; returns once the thread has ended. Stopping twice is allowed."""
         if self._thread is None or self._uvicorn is None:
             return
         with contextlib.suppress(RuntimeError):  # its loop has ended by itself: what ran beside it failed
@@ -154,14 +154,14 @@ class HttpServer:
 
 
 class _Server(uvicorn.Server):
-    """uvicorn's, but it ends at once: uvicorn's looks ten times a second, then sleeps a tenth more."""
+    """uvicorn's server, except that it stops at once: uvicorn polls ten times a second, then sleeps 0.1 s more."""
 
     def __init__(self, config: uvicorn.Config) -> None:
         super().__init__(config)
         self._ending = asyncio.Event()
 
     def end(self) -> None:
-        """On the server's own loop."""
+        """Stop serving; called on the server's own loop."""
         self._ending.set()
 
     async def main_loop(self) -> None:
@@ -194,7 +194,7 @@ class _Server(uvicorn.Server):
 
 
 def listen(host: str, port: int) -> socket.socket:
-    """A socket that takes connections. Raises UserError if the port is taken."""
+    """A listening socket. Raises UserError if the port is taken."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     try:
         listener = socket.create_server((host, port), family=family, backlog=BACKLOG)
@@ -209,7 +209,7 @@ def listen(host: str, port: int) -> socket.socket:
 
 
 def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop]:
-    """uvloop's, if it is installed, else Python's own: half as fast, and the same otherwise."""
+    """uvloop's event loop if it is installed, else asyncio's: half as fast, and the same otherwise."""
     try:
         uvloop = importlib.import_module("uvloop")
     except ModuleNotFoundError:
@@ -219,6 +219,6 @@ def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop]:
 
 
 def _host_in_url(host: str) -> str:
-    """Where clients on this machine reach a server that listens on `host`."""
+    """The host for URLs with which clients on this machine reach a server that listens on `host`."""
     reachable = {"0.0.0.0": "127.0.0.1", "": "127.0.0.1", "::": "::1"}.get(host, host)
     return f"[{reachable}]" if ":" in reachable else reachable

@@ -1,4 +1,4 @@
-"""Server-sent events as a client reads them: their data, while they come or of an answer that has come.
+"""Reads the data of server-sent events, from an answer that is still coming or from a complete one.
 
 Knows: httpx-sse.  Knows not: what the events say, who sends them.
 """
@@ -15,13 +15,13 @@ DONE = "[DONE]"
 
 
 async def coming_data(answer: httpx.Response) -> AsyncIterator[str]:
-    """Raises httpx.TransportError if the answer is no stream of events."""
+    """The data of each event as it comes. Raises httpx.TransportError if the answer is not an event stream."""
     async for event in EventSource(answer).aiter_sse():
         if event.data:  # a comment that comes after an event with an id is given as an event without data
             yield event.data
 
 
 def whole_data(answer: bytes) -> Iterator[str]:
-    """An event that was cut off is left out."""
+    """The data of each event in a complete answer; an event that was cut off is left out."""
     events = EventSource(httpx.Response(200, headers={"content-type": "text/event-stream"}, content=answer))
     return (event.data for event in events.iter_sse() if event.data)

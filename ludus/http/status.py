@@ -1,4 +1,4 @@
-"""What an answer's status says of the request and of the server, beside whether it succeeded.
+"""Groups of HTTP status codes.
 
 Knows: HTTP.  Knows not: clients, servers.
 """
@@ -6,4 +6,4 @@ Knows: HTTP.  Knows not: clients, servers.
 from __future__ import annotations
 
 PASSING = (408, 425, 429)
-"""Nothing is wrong with the request: it was slow on its way, came too early, or is one of too many."""
+"""4xx codes that may succeed when retried: the request was too slow, too early, or one of too many."""

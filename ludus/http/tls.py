@@ -1,4 +1,4 @@
-"""TLS of our servers and of the clients that ask them: certificate files in, contexts out.
+"""TLS for our servers and their clients: SSL contexts from certificate files.
 
 Knows: PEM files, the ssl module.  Knows not: sockets, who serves what.
 """
@@ -14,15 +14,14 @@ from ludus.errors import UserError
 
 @dataclass(frozen=True, slots=True)
 class Tls:
-    """What a server proves itself with: PEM files of its certificate, those between it and its root behind it, and of
-    the private key."""
+    """A server's identity: PEM files of its certificate chain and of the private key."""
 
     cert: Path
     key: Path
 
     @classmethod
     def of(cls, cert: Path | None, key: Path | None) -> Tls | None:
-        """None if neither was given: plain HTTP. Raises UserError for one without the other, or files of no use."""
+        """None if neither file is given: plain HTTP. Raises UserError for one without the other, or unusable files."""
         if cert is None and key is None:
             return None
         if cert is None or key is None:
@@ -33,7 +32,7 @@ class Tls:
         return tls
 
     def check(self) -> None:
-        """Raises UserError if nobody could be served with these files."""
+        """Raises UserError if these files cannot be used to serve."""
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         try:
             # A key that wants a password would ask for it on the terminal of a server.
@@ -46,9 +45,9 @@ class Tls:
 
 
 def client_context(ca_file: Path | None) -> ssl.SSLContext:
-    """Trusts what the system trusts, and of private authorities those in `ca_file`.
+    """A context that trusts the system's authorities and those in `ca_file`.
 
-    ca_file: PEM certificates. None: no more than the system, where SSL_CERT_FILE and SSL_CERT_DIR are followed.
+    ca_file: PEM certificates. None: the system's only (SSL_CERT_FILE and SSL_CERT_DIR are followed).
     Raises UserError if there are no certificates in it.
     """
     context = ssl.create_default_context()

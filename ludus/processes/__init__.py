@@ -1,1 +1,1 @@
-"""Processes that can be killed: calls of Python functions with a deadline, an environment and captured output."""
+"""Worker processes that can be killed: function calls with a deadline, an environment and captured output."""

@@ -1,4 +1,4 @@
-"""Addresses: where this machine is reached from another one.
+"""Finds the addresses under which other machines reach this one.
 
 Knows: sockets.  Knows not: who asks.
 """
@@ -13,7 +13,7 @@ _SOMEWHERE = ("192.0.2.1", 9)  # an address that nobody has (RFC 5737): the way 
 
 
 def address_towards(host: str, port: int) -> str:
-    """The address of this machine from which `host` is reached; nothing is sent. Raises BackendError if it is not."""
+    """This machine's address on the route to `host`; nothing is sent. Raises BackendError if there is no route."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     with socket.socket(family, socket.SOCK_DGRAM) as probe:
         try:
@@ -25,12 +25,12 @@ def address_towards(host: str, port: int) -> str:
 
 
 def address_of_machine() -> str:
-    """The address under which other machines most likely reach this one: that of its way out."""
+    """The address under which other machines most likely reach this one: that of its default route."""
     return address_towards(*_SOMEWHERE)
 
 
 def free_port(host: str) -> int:
-    """A port of `host`, an address of this machine, on which nobody listens at this moment."""
+    """A port of `host`, an address of this machine, that is free at the moment."""
     with socket.create_server((host, 0), family=socket.AF_INET6 if ":" in host else socket.AF_INET) as probe:
         port: int = probe.getsockname()[1]
     return port

@@ -14,10 +14,10 @@ _VARIABLES = ("MALLOC_ARENA_MAX", "GLIBC_TUNABLES")
 
 
 def share_one_arena() -> None:
-    """New threads allocate where all others do: what one has freed serves the next.
+    """Make all threads share one malloc arena, so that memory freed by one is reused by the next.
 
-    With an arena for each thread, as glibc has it, a process keeps the most that each of them ever held: half a
-    gigabyte more where engine, trainer and loop take turns. A user who tunes malloc by the environment decides instead.
+    With an arena per thread, glibc's default, a process keeps the most that each thread ever held: half a gigabyte more
+    when engine, trainer and loop take turns. Does nothing if the user tunes malloc through the environment.
     """
     if sys.platform == "linux" and not any(name in os.environ for name in _VARIABLES):
         mallopt = getattr(ctypes.CDLL(None), "mallopt", None)

@@ -1,4 +1,4 @@
-"""Asynchronous work for callers that block, in scripts and in notebooks alike; it sees the caller's context variables.
+"""Runs coroutines for blocking callers, in scripts and in notebooks, with the caller's context variables.
 
 Knows: threads, event loops.  Knows not: what is done.
 """
@@ -18,7 +18,7 @@ ItemT = TypeVar("ItemT")
 
 
 def run_blocking(main: Coroutine[Any, Any, ResultT]) -> ResultT:
-    """The coroutine's result. Where an event loop runs already, as in notebooks, it gets a thread of its own."""
+    """The coroutine's result. If an event loop is already running, as in notebooks, a separate thread is used."""
     try:
         asyncio.get_running_loop()
     except RuntimeError:
@@ -48,7 +48,7 @@ def run_blocking(main: Coroutine[Any, Any, ResultT]) -> ResultT:
 
 
 def stream_blocking(function: Callable[[], AsyncGenerator[ItemT, None]]) -> Iterator[ItemT]:
-    """What the asynchronous generator yields, as it comes. Closing this one closes that one, and waits for it."""
+    """Iterates over an asynchronous generator. Closing the iterator closes the generator, and waits for it."""
     items: queue.SimpleQueue[tuple[ItemT | None, BaseException | None]] = queue.SimpleQueue()
     loop = asyncio.new_event_loop()
 

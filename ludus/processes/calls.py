@@ -1,8 +1,7 @@
-"""What a worker process is asked, and how that ends: as a value, whatever the function did to its process.
+"""Calls of a worker process, and how they ended: always a value, whatever the function did to its process.
 
-Knows: functions, pickles, deadlines, text that was printed.  Knows not: processes, pipes, threads.
-Invariant: everything that a process is sent was pickled before it was chosen, so that what cannot travel is told at the
-caller.
+Knows: functions, pickles, deadlines, printed text.  Knows not: processes, pipes, threads.
+Invariant: everything is pickled before a process is chosen, so that the caller learns what cannot be sent.
 """
 
 from __future__ import annotations
@@ -26,7 +25,7 @@ _REGISTRY_LOCK = threading.Lock()
 
 
 class WorkerTimeoutError(LudusError, TimeoutError):
-    """A call did not end in its time; its process was killed."""
+    """A call exceeded its time limit; its process was killed."""
 
 
 class WorkerCrashedError(LudusError, RuntimeError):
@@ -35,11 +34,11 @@ class WorkerCrashedError(LudusError, RuntimeError):
 
 @dataclass(frozen=True, slots=True)
 class RemoteFunction:
-    """A function that every process loads once and keeps; an instance that it belongs to keeps its state there."""
+    """A function that every process loads once and keeps, with the state of the instance it is bound to."""
 
     payload: bytes
     is_factory: bool = False
-    """The payload makes the function: it is called once in every process."""
+    """The payload is a factory of the function, which is called once in every process."""
     id: str = field(init=False)
 
     def __post_init__(self) -> None:
@@ -47,12 +46,12 @@ class RemoteFunction:
 
     @classmethod
     def of(cls, function: Callable[..., Any]) -> RemoteFunction:
-        """The function as it is now. Raises UserError if it cannot travel."""
+        """The function, pickled now. Raises UserError if it cannot be pickled."""
         return cls(dumps(function, "the function"))
 
     @classmethod
     def made_by(cls, factory: Callable[[], Callable[..., Any]]) -> RemoteFunction:
-        """The function that `factory()` returns, which is called once in each process, before its first call."""
+        """The function returned by `factory()`, which is called once in each process, before the first call."""
         return cls(dumps(factory, "the factory"), is_factory=True)
 
 
@@ -67,11 +66,11 @@ class WorkerCall:
     function: RemoteFunction
     arguments: bytes
     is_kept: bool
-    """The process keeps the function for later calls."""
+    """Whether the process keeps the function for later calls."""
     timeout_s: float | None
-    """From the moment at which the function begins. None: it may take for ever."""
+    """Time limit, counted from the start of the function. None: no limit."""
     env: Mapping[str, str] = field(default_factory=dict)
-    """Set for the length of the call, on top of the environment of the process."""
+    """Environment variables for the length of the call, in addition to those of the process."""
 
     @classmethod
     def of(
@@ -83,7 +82,7 @@ class WorkerCall:
         timeout_s: float | None = None,
         env: Mapping[str, str] | None = None,
     ) -> WorkerCall:
-        """Raises UserError if the function or an argument cannot be sent to another process."""
+        """The call. Raises UserError if the function or an argument cannot be sent to another process."""
         if timeout_s is not None and not timeout_s > 0:
             raise UserError(f"timeout_s={timeout_s} must be more than 0, or None for no limit")
         remote = function if isinstance(function, RemoteFunction) else RemoteFunction.of(function)
@@ -93,12 +92,12 @@ class WorkerCall:
 
 @dataclass(frozen=True, slots=True)
 class Output:
-    """What a call printed: the beginning and the end of each stream."""
+    """The output of a call: the beginning and the end of each stream."""
 
     stdout: str = ""
     stderr: str = ""
     num_bytes: int = 0
-    """Of both streams, also of what is left out above."""
+    """Size of both streams, including what was cut out."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,14 +110,14 @@ class Raised:
     words: str
     """The error's class and message."""
     trace: str
-    """Its traceback in the process, frames of the user's code alone."""
+    """Its traceback in the process, with the frames of the user's code only."""
     codes: str = ""
-    """Codes and messages of the error and of those that caused it, a line each."""
+    """Codes and messages of the error and of its causes, one per line."""
     payload: bytes | None = None
-    """The error itself, pickled. None: it cannot travel."""
+    """The error itself, pickled. None: it cannot be pickled."""
 
     def error(self) -> Exception:
-        """The error itself, or a RuntimeError with its words where it cannot travel, or would end more than a call."""
+        """The error itself, or a RuntimeError with its message if it cannot be pickled or is not an Exception."""
         try:
             error = None if self.payload is None else pickle.loads(self.payload)
         except Exception:  # its class is known to the process alone
@@ -141,13 +140,13 @@ class Crashed:
 
 @dataclass(frozen=True, slots=True)
 class CallEnd:
-    """How a call ended, and what it printed."""
+    """How a call ended, and its output."""
 
     ending: Returned | Raised | TimedOut | Crashed
     output: Output
 
     def result(self) -> Any:
-        """What the function returned; raises what it raised, or that its process was killed or ended."""
+        """The function's result. Raises the function's error, WorkerTimeoutError or WorkerCrashedError."""
         match self.ending:
             case Returned(value):
                 return value
@@ -163,9 +162,9 @@ class CallEnd:
 
 
 def dumps(value: object, what: str) -> bytes:
-    """The pickle of a value, classes and functions of scripts, notebooks and closures included.
+    """The pickle of a value, including classes and functions of scripts, notebooks and closures.
 
-    Raises UserError if it cannot travel to another process.
+    Raises UserError if it cannot be pickled.
     """
     try:
         cloudpickle = importlib.import_module("cloudpickle")
@@ -185,7 +184,7 @@ def dumps(value: object, what: str) -> bytes:
 
 @contextmanager
 def _by_value(cloudpickle: Any, module: ModuleType | None) -> Iterator[None]:
-    """Within, what belongs to the module travels whole if another process could not import it."""
+    """Within the block, objects of the module are pickled by value if another process could not import the module."""
     if module is None or _can_be_imported(module):
         yield
         return
@@ -198,7 +197,7 @@ def _by_value(cloudpickle: Any, module: ModuleType | None) -> Iterator[None]:
 
 
 def _can_be_imported(module: ModuleType) -> bool:
-    """Another process with the same `sys.path` finds the same module under its name."""
+    """Whether another process with the same `sys.path` would find the same module under its name."""
     file = getattr(module, "__file__", None)
     if file is None or module.__name__ == "__main__":  # built in; cloudpickle itself sends scripts whole
         return True

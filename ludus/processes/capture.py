@@ -1,7 +1,7 @@
-"""What a process prints, read without end and kept within bounds: the beginning and the end of each stream.
+"""Captures the output of a process within bounds: the beginning and the end of each stream.
 
 Knows: file descriptors, bytes.  Knows not: processes, calls.
-Invariant: a stream of any length costs at most `max_bytes` of memory, and its writer never waits for a reader.
+Invariant: a stream of any length takes at most `max_bytes` of memory, and its writer never waits for a reader.
 """
 
 from __future__ import annotations
@@ -10,12 +10,12 @@ import os
 from collections import deque
 
 _READ_BYTES = 1 << 16  # what a pipe of Linux holds
-# Of what is kept: an error stands at the end, what led to it at the beginning.
+# Share kept of the beginning: an error is at the end, what led to it at the beginning.
 _HEAD_SHARE = 0.25
 
 
 class Capture:
-    """One stream of one call after another."""
+    """One stream, for one call after another."""
 
     def __init__(self, fd: int, max_bytes: int) -> None:
         """fd: closed by `close`; it must not block."""
@@ -26,14 +26,14 @@ class Capture:
         self.clear()
 
     def clear(self) -> None:
-        """Forgets what was read."""
+        """Forget what was read."""
         self.num_bytes = 0
         self._head = bytearray()
         self._tail: deque[bytes] = deque()
         self._num_tail_bytes = 0
 
     def drain_nowait(self) -> bool:
-        """Reads what is there, once. False: nothing will ever come again."""
+        """Read what is available, once. False: the stream has ended."""
         if not self._is_open:
             return False
         try:
@@ -45,7 +45,7 @@ class Capture:
         return self._is_open
 
     def text(self) -> str:
-        """What is kept, with the number of bytes that are not in its middle."""
+        """The kept text, with a note of the number of bytes left out in the middle."""
         tail = b"".join(self._tail)[-self._max_tail :] if self._max_tail else b""
         left_out = self.num_bytes - len(self._head) - len(tail)
         middle = f"\n… {left_out} bytes left out …\n" if left_out else ""

@@ -1,6 +1,6 @@
-"""What files held when they were written, in so few characters that another file can keep it.
+"""Checksums of the files in a folder, for detecting damage later.
 
-Knows: files, folders.  Knows not: what is in them, who keeps the sums.
+Knows: files, folders.  Knows not: what is in them, who stores the sums.
 """
 
 from __future__ import annotations
@@ -11,16 +11,16 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 Checksums = Mapping[str, str]
-"""SHA-256 in hexadecimal digits, as `sha256sum` says it, by a file's path in its folder."""
+"""SHA-256 in hexadecimal, as printed by `sha256sum`, by the file's path in the folder."""
 
 
 def checksums(folder: Path) -> dict[str, str]:
-    """Of every file in the folder and below it. Raises OSError if one cannot be read."""
+    """Checksums of every file in the folder and below it. Raises OSError if one cannot be read."""
     return _of(folder, sorted(str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file()))
 
 
 def damage(folder: Path, known: Checksums) -> str | None:
-    """What is not in the folder as it was when the sums were made, in words. None: all of it is."""
+    """Describes which files have changed since the checksums were made. None: none have."""
     missing = next((name for name in known if not (folder / name).is_file()), None)
     if missing is not None:
         return f"{missing} is missing"

@@ -1,8 +1,8 @@
 """The program of a worker process: reads calls from one socket, runs them on its main thread, and answers.
 
-Knows: the standard library alone, because it starts by its path and must start fast.  Knows not: Ludus, pools.
-Invariants: one call at a time, on the main thread; the environment is after a call what it was before; when the
-process that started it goes away, it and its children end, whatever it is doing.
+Knows: only the standard library, because it is started by its path and must start fast.  Knows not: Ludus, pools.
+Invariants: one call at a time, on the main thread; the environment is restored after each call; when the process that
+started it ends, it and its children end too, whatever they are doing.
 
     ──▶ (sys.path)                          frames: 8 bytes of length, then a pickle
     ──▶ (function id, payload | None, is_factory, is_kept, arguments, env)
@@ -51,7 +51,7 @@ class _Worker:
         self._control = control
         self._kept: dict[str, Callable[..., Any]] = {}
         self._runner = asyncio.Runner()
-        """One event loop for the life of the process: what an agent opened in its constructor stays usable."""
+        """One event loop for the life of the process, so that what an agent opened in its constructor stays usable."""
 
     def serve(
         self, function_id: str, payload: bytes | None, is_factory: bool, is_kept: bool, arguments: bytes, env: Any
@@ -100,7 +100,7 @@ class _Worker:
 
 
 async def _to_its_end(awaitable: Any) -> Any:
-    """What is awaited, after which no task that it left behind goes on."""
+    """Await it; tasks that it left behind are cancelled afterwards."""
     try:
         return await awaitable
     finally:
@@ -111,7 +111,7 @@ async def _to_its_end(awaitable: Any) -> Any:
 
 
 def _read_requests(control: socket.socket, requests: queue.SimpleQueue[bytes]) -> None:
-    """Passes on what arrives; the end of the stream is the end of the process and of all that it started."""
+    """Pass on requests; at the end of the stream, end the process and everything that it started."""
     try:
         while True:
             requests.put(_read_frame(control))
@@ -144,7 +144,7 @@ def _dumps(value: object) -> bytes:
 
 
 def _travelling(error: BaseException) -> bytes | None:
-    """The error's pickle. None: it, or what it becomes, is no such error."""
+    """The error's pickle. None: it cannot be pickled, or does not unpickle to the same kind of error."""
     try:
         payload = _dumps(error)
         return payload if isinstance(pickle.loads(payload), type(error)) else None
@@ -157,7 +157,7 @@ def _words(error: BaseException) -> str:
 
 
 def trace_of(error: BaseException, *, num_ours: int = 0) -> str:
-    """The last of the user's own frames, and the error. num_ours: frames that every traceback begins with."""
+    """The traceback with the last frames of the user's code. num_ours: our own frames at its start."""
     trace = traceback.TracebackException.from_exception(error)
     frames = trace.stack[num_ours:]
     own = [frame for frame in frames if not frame.filename.startswith(_LIBRARY_FOLDERS)]
@@ -166,7 +166,7 @@ def trace_of(error: BaseException, *, num_ours: int = 0) -> str:
 
 
 def codes_of(error: BaseException) -> str:
-    """Codes and messages of the error and of those that caused it, a line each."""
+    """Codes and messages of the error and of its causes, one per line."""
     lines: list[str] = []
     at: BaseException | None = error
     while at is not None and len(lines) < _MAX_CAUSES:

@@ -1,4 +1,4 @@
-"""Whether a process has ended, seen without taking its number away.
+"""Whether and how a process has ended, found out without reaping it, so that its pid is not reused.
 
 Knows: processes that lead a group of their own.  Knows not: why they were started.
 """
@@ -12,10 +12,10 @@ from contextlib import suppress
 
 
 def exit_code(process: subprocess.Popen[bytes]) -> int | None:
-    """As `Popen.returncode` says it: minus the number of the signal that ended it. None: it lives.
+    """The exit code as in `Popen.returncode`: negative for the signal that ended it. None: it is alive.
 
-    The process keeps its number until somebody waits for it. Where the system cannot say so much (`os.waitid`, which
-    Python has on macOS from 3.13 on), the number is gone with the answer, and so is what was left of its group.
+    The process keeps its pid until it is waited for. Without `os.waitid` (on macOS before Python 3.13) asking reaps the
+    process, and what was left of its group can no longer be killed.
     """
     if not hasattr(os, "waitid"):
         if process.returncode is None and process.poll() is not None:  # asked again, the number may be another's
@@ -33,7 +33,7 @@ def how_it_ended(code: int) -> str:
 
 
 def kill_group(pid: int) -> bool:
-    """Whether there was a process of the group to be killed."""
+    """Kill a process group. Returns whether there was a process in it."""
     with suppress(ProcessLookupError, PermissionError):  # PermissionError: what macOS says of a zombie's group
         os.killpg(pid, signal.SIGKILL)
         return True

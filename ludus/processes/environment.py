@@ -1,4 +1,4 @@
-"""What of this process's environment others are given: agents and tools what they need to run, and no secrets.
+"""Selects environment variables for agents and tools: those that they need to run, and no secrets.
 
 Knows: names of variables.  Knows not: who is started.
 """
@@ -17,17 +17,17 @@ _HANDED_ON = frozenset(
         *("PYTHONPATH", "PYTHONHASHSEED", "PYTHONUNBUFFERED", "CUDA_VISIBLE_DEVICES", "NO_PROXY"),
     }
 )
-"""Programs need them, and nobody keeps a secret in them; and so `LC_…`, the locale."""
+"""Variables that programs need and that hold no secrets. `LC_…`, the locale, is passed on as well."""
 
 
 def handed_on(names: Iterable[str] = ()) -> dict[str, str]:
-    """The environment of a program that runs what this process does not trust. names: variables that it gets too."""
+    """The environment for a program that runs untrusted code. names: further variables to pass on."""
     wanted = _HANDED_ON | set(names)
     return {name: value for name, value in os.environ.items() if name in wanted or name.startswith("LC_")}
 
 
 def forget(name: str) -> None:
-    """Removes a variable from the environment, also from what other processes of this user see of it (on Linux)."""
+    """Remove a variable from the environment, on Linux also from /proc, where other processes of this user see it."""
     value = os.environ.get(name)
     if value is None:
         return

@@ -1,4 +1,4 @@
-"""Where we keep files, what is on disk for certain, and which process has a file.
+"""Our cache folder, durable writes, and files that only one process may hold.
 
 Knows: files, folders.  Knows not: what is in them.
 """
@@ -15,16 +15,16 @@ from contextlib import suppress
 from pathlib import Path
 
 OWNER_ALONE = 0o700
-"""The mode of folders with what others must not read."""
+"""Mode of folders whose content others must not read."""
 
 
 def user_cache() -> Path:
-    """Our folder in the user's cache; it may not exist yet."""
+    """Our folder in the user's cache; it need not exist yet."""
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "ludus"
 
 
 def sync(path: Path) -> None:
-    """Return once a file, or a folder's list of files, would survive that the machine goes down."""
+    """Sync a file, or a folder's list of files, so that it survives a crash of the machine."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)
@@ -33,17 +33,17 @@ def sync(path: Path) -> None:
 
 
 def write_whole(path: Path, content: str | bytes) -> None:
-    """Replace a file: it holds all of the content, text as UTF-8, or what it held before."""
+    """Replace a file atomically; text is written as UTF-8."""
     draft = path.with_name(f"{path.name}.{os.getpid()}.part")
     draft.write_bytes(content.encode() if isinstance(content, str) else content)
     draft.replace(path)
 
 
 def remembered(path: Path, measure: Callable[[], Mapping[str, float]]) -> dict[str, float]:
-    """The numbers in a file of the cache; where there are none, those that `measure` gives, kept for later.
+    """The numbers in a cache file; if there is none, those from `measure`, which are stored.
 
-    Of several processes that measure at once the first to be done decides for all. Where nothing can be kept, each
-    measures for itself.
+    If several processes measure at once, the first to finish decides for all. If nothing can be stored, each measures
+    for itself.
     """
     found = _numbers(path)
     if found is not None:
@@ -69,7 +69,7 @@ def _numbers(path: Path) -> dict[str, float] | None:
 
 
 def set_aside(path: Path) -> Path:
-    """Give what is damaged a name that nothing reads: damaged-NAME, or damaged-2-NAME. Its path from then on."""
+    """Rename a damaged file to damaged-NAME (or damaged-2-NAME …), which nothing reads. Returns the new path."""
     numbers = itertools.count(2)
     free = path.with_name(f"damaged-{path.name}")
     while free.exists():
@@ -78,13 +78,13 @@ def set_aside(path: Path) -> Path:
 
 
 def free_bytes(folder: Path) -> int:
-    """What may still be written below a folder, which need not be there yet."""
+    """Free disk space for a folder, which need not exist yet."""
     there = next(each for each in (folder.absolute(), *folder.absolute().parents) if each.is_dir())
     return shutil.disk_usage(there).free
 
 
 def lock(descriptor: int) -> bool:
-    """Take an open file, or folder, for this process until it is closed or the process ends. False: another has it."""
+    """Lock an open file or folder until it is closed or the process ends. False: another process holds the lock."""
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
@@ -93,7 +93,7 @@ def lock(descriptor: int) -> bool:
 
 
 def hold(path: Path) -> int | None:
-    """The open file, made if it is not there, which this process has until it is closed. None: another has it."""
+    """Open (or create) and lock a file; the lock is held until it is closed. None: another process holds the lock."""
     descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
     if lock(descriptor):
         return descriptor

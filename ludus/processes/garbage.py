@@ -1,4 +1,4 @@
-"""Python's searches for garbage, put off while much is loaded that stays.
+"""Pauses garbage collection while large libraries are imported.
 
 Knows: the collector.  Knows not: what is loaded.
 """
@@ -12,10 +12,10 @@ from contextlib import contextmanager
 
 @contextmanager
 def collecting_later() -> Iterator[None]:
-    """Within the block nothing searches for objects that only hold one another.
+    """Pause the cyclic garbage collector within the block.
 
-    torch and transformers make some hundred thousand that all stay, and each search looks at those that there are by
-    then: a third of the time in which they are imported.
+    Importing torch and transformers creates some hundred thousand permanent objects, and every collection scans those
+    that exist so far, which takes a third of the import time.
     """
     was_enabled = gc.isenabled()
     gc.disable()

@@ -1,4 +1,4 @@
-"""The same work for many items at the same time; several works of which the first to end decides.
+"""Concurrent work: the same for many items, or several of which the first to end decides.
 
 Knows: tasks.  Knows not: what is done.
 """
@@ -17,9 +17,9 @@ ResultT = TypeVar("ResultT")
 async def gather(
     work: Callable[[ItemT], Awaitable[ResultT]], items: Iterable[ItemT], *, at_once: int | None = None
 ) -> list[ResultT]:
-    """What `work` returns for each item, in their order; its first error ends the others, and rises as it is.
+    """The result of `work` for each item, in order. The first error cancels the others and is raised unchanged.
 
-    at_once: so many are worked on at a time. None: all.
+    at_once: how many items are worked on at a time. None: all.
     """
     slots = nullcontext() if at_once is None else asyncio.Semaphore(at_once)
 
@@ -36,7 +36,7 @@ async def gather(
 
 
 async def first_of(*works: Awaitable[ResultT]) -> ResultT:
-    """What the first work to end returns or raises, of several the one named first; the others have been cancelled."""
+    """The result or error of the first work to end; in a tie the one named first. The others are cancelled."""
     tasks = [asyncio.ensure_future(work) for work in works]
     try:
         done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)

@@ -1,4 +1,4 @@
-"""Wakes whoever waits for a change, on any event loop. Notified from any thread.
+"""Wakes waiters when something has changed, on any event loop; may be notified from any thread.
 
 Knows: event loops.  Knows not: what changes.
 """
@@ -19,7 +19,7 @@ class Notifier:
 
     @contextmanager
     def listening(self) -> Iterator[Listener]:
-        """Gets every change from now on. To be entered before looking at what may change."""
+        """A listener that gets every change from now on. Enter it before looking at the state that may change."""
         listener = Listener(asyncio.get_running_loop())
         with self._lock:
             self._listeners.add(listener)
@@ -38,13 +38,13 @@ class Notifier:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Listener:
-    """One who waits for changes."""
+    """A waiter for changes."""
 
     loop: asyncio.AbstractEventLoop
     changed: asyncio.Event = field(default_factory=asyncio.Event)
 
     async def wait(self, timeout_s: float | None = None) -> bool:
-        """Returns when something has changed since the last time, or after `timeout_s`: whether something has."""
+        """Wait for a change since the last call, at most `timeout_s`. Returns whether there was one."""
         with suppress(TimeoutError):
             await asyncio.wait_for(self.changed.wait(), timeout_s)
         has_changed = self.changed.is_set()

@@ -1,4 +1,4 @@
-"""Where a run's processes are placed, and what each kind of them may take.
+"""Settings for where a run's processes are placed, and the resources of each kind of process.
 
 Knows: plain values.  Knows not: what the processes do.
 """
@@ -16,10 +16,10 @@ from ludus.settings import Idle, Settings, Tagged
 
 
 class ResourceSettings(Settings):
-    """What one process takes of its machine."""
+    """Resources of one process."""
 
     cpus: float | None = Field(default=None, gt=0)
-    """None: one; of a process of this machine its share of the cores, which is decided when the run begins."""
+    """None: one core; for a process on this machine its share of the cores, which is decided when the run begins."""
     gpus: float = Field(default=0.0, ge=0)
     memory_gb: float | None = Field(default=None, gt=0)
     """None: no reservation."""
@@ -30,48 +30,48 @@ class ResourceSettings(Settings):
 
 
 class RoleSettings(ResourceSettings):
-    """What one process of a role gets."""
+    """Resources and environment of one process of a role."""
 
     env: dict[str, str] = Field(default_factory=dict)
-    """Added to the environment."""
+    """Additional environment variables."""
 
 
 class RaySettings(Settings):
-    """Which Ray cluster, and in what environment roles run there."""
+    """The Ray cluster, and the environment of roles in it."""
 
     address: str = "auto"
-    """Of the cluster. auto: the one that this process belongs to."""
+    """Address of the cluster. auto: the cluster that this process belongs to."""
     runtime_env: dict[str, Any] = Field(default_factory=dict)
-    """Ray's runtime environment of the roles, such as {pip: [gymnasium]}. None of its keys: that of the job."""
+    """Ray's runtime environment for roles, such as {pip: [gymnasium]}. Empty: that of the job."""
 
 
 class SlurmSettings(Settings):
-    """The job that a run is submitted as."""
+    """The Slurm job that a run is submitted as."""
 
     nodes: int = Field(default=1, ge=1)
     warning_s: int = Field(default=120, ge=10)
-    """So long before its time is over a job saves a checkpoint, leaves and is queued again."""
+    """How long before the end of its time a job saves a checkpoint, exits and is queued again."""
     options: dict[str, str | int | None] = Field(default_factory=dict)
-    """More options of sbatch by their long names, such as {partition: gpu, time: '04:00:00'}. A value None: a flag."""
+    """Further options of sbatch, by long name, such as {partition: gpu, time: '04:00:00'}. A value None: a flag."""
     env: dict[str, str] = Field(default_factory=dict)
-    """Set in the job, for the head and for its roles."""
+    """Environment variables in the job, for the head and for its roles."""
     template: str | None = None
-    """File of another batch script, in Jinja. None: the one that comes with Ludus."""
+    """File with another batch script, in Jinja. None: the one that comes with Ludus."""
 
 
 class SchedulerSettings(Tagged):
-    """Who starts the processes beside the head: engine replicas, trainer ranks, rollout workers."""
+    """How the processes besides the head are started: engine replicas, trainer ranks, rollout workers."""
 
     tag = "type"
     type: str
     host: str | None = None
-    """The head's address, at which its roles reach it: 127.0.0.1 where all of them are on its machine; auto: the
-    address of its way to other machines. None: auto for slurm with several nodes, else 127.0.0.1."""
+    """The address at which roles reach the head: 127.0.0.1 if all of them are on its machine; auto: the address of its
+    default route. None: auto for slurm with several nodes, else 127.0.0.1."""
     engine: RoleSettings = RoleSettings()
     trainer: RoleSettings = RoleSettings()
     rollout: RoleSettings = RoleSettings()
     max_restarts: int = Field(default=3, ge=0)
-    """How often one process that died is started again before the run ends."""
+    """How often a process that died is restarted before the run ends."""
 
     @model_validator(mode="after")
     def _check(self) -> Self:
@@ -81,7 +81,7 @@ class SchedulerSettings(Tagged):
 
     @property
     def address(self) -> str:
-        """The head's address, found if it is not named."""
+        """The head's address, determined if it is not given."""
         return address_of_machine() if self.host == "auto" else self.host or "127.0.0.1"
 
     def role(self, name: str) -> RoleSettings:
@@ -90,7 +90,7 @@ class SchedulerSettings(Tagged):
 
 
 class LocalScheduler(SchedulerSettings):
-    """Processes of this machine."""
+    """Processes on this machine."""
 
     type: Literal["local"] = "local"
 
@@ -101,18 +101,18 @@ class LocalScheduler(SchedulerSettings):
 
 
 class RayScheduler(SchedulerSettings):
-    """Actors of the cluster that this process belongs to."""
+    """Ray actors in the cluster that this process belongs to."""
 
     type: Literal["ray"] = "ray"
     ray: RaySettings = RaySettings()
 
 
 class SlurmScheduler(SchedulerSettings):
-    """Steps of a job, which is submitted first if there is none yet."""
+    """Steps of a Slurm job, which is submitted first if there is none yet."""
 
     type: Literal["slurm"] = "slurm"
     head: ResourceSettings = ResourceSettings()
-    """What the head takes of the job."""
+    """The head's resources in the job."""
     slurm: SlurmSettings = SlurmSettings()
 
     @model_validator(mode="after")
@@ -126,7 +126,7 @@ class SlurmScheduler(SchedulerSettings):
 
     @property
     def address(self) -> str:
-        """The head's address; with several nodes that of its way to the others, unless it is named."""
+        """The head's address; with several nodes, that of its default route, unless it is given."""
         return address_of_machine() if self.host is None and self.slurm.nodes > 1 else super().address
 
 

@@ -1,7 +1,7 @@
-"""A pool of worker processes: calls wait for a free one; one that was killed or crashed is replaced.
+"""A pool of worker processes: calls wait for a free process; a killed or crashed process is replaced.
 
-Knows: how many processes, whose turn it is, threads that wait for them.  Knows not: what is called, retries.
-Invariants: a process runs one call at a time; processes start when they are first needed; none outlives its pool, or
+Knows: the number of processes, the queue, threads that wait for processes.  Knows not: what is called, retries.
+Invariants: a process runs one call at a time; processes start when they are first needed; none outlives its pool or
 the program.
 """
 
@@ -25,22 +25,22 @@ from ludus.processes.environment import handed_on
 from ludus.processes.process import WorkerProcess
 
 OUTPUT_BYTES = 64 * 1024
-"""Kept of each stream of a call: a thousand lines, which is more than a person reads."""
+"""Output kept of each stream of a call: about a thousand lines, more than a person reads."""
 START_TIMEOUT_S = 120.0
-"""For starting a process and loading a function: importing torch on a busy machine takes half a minute."""
+"""Time limit for starting a process and loading a function: on a busy machine, importing torch takes half a minute."""
 
 
 class WorkerPool(AbstractContextManager["WorkerPool"]):
-    """Processes for calls that may hang, crash or print without end. For any thread and any event loop.
+    """Processes for calls that may hang, crash or print without end. Safe on any thread and any event loop.
 
-    Use as a context manager, or call `close`; a pool that is forgotten closes itself.
+    Use as a context manager, or call `close`; a pool that is garbage-collected closes itself.
     """
 
     def __init__(self, num_workers: int, *, name: str = "worker", env: Mapping[str, str] | None = None) -> None:
-        """env: of its processes, whole. None: what of this process's holds no secrets, as `handed_on` has it.
+        """env: the complete environment of the processes. None: this process's without secrets, as in `handed_on`.
 
-        Where it says nothing of OMP_NUM_THREADS, libraries compute in each with its share of the cores: left alone they
-        take all that they see, in every process, whatever its control group allows.
+        If it does not set OMP_NUM_THREADS, that is set to each process's share of the cores: by default libraries use
+        all cores that they see, in every process, whatever its control group allows.
         """
         if num_workers < 1:
             raise UserError(f"num_workers={num_workers} must be at least 1")
@@ -56,18 +56,18 @@ class WorkerPool(AbstractContextManager["WorkerPool"]):
         self.close()
 
     def pids(self) -> tuple[int, ...]:
-        """Of the processes that live."""
+        """Pids of the live processes."""
         return self._staff.pids()
 
     async def run(self, call: WorkerCall) -> CallEnd:
-        """How the call ended, once a process was free for it. Cancelling kills its process."""
+        """Run the call as soon as a process is free; returns how it ended. Cancelling kills the process."""
         return await self._staff.run(_QueuedCall(call))
 
     @asynccontextmanager
     async def lease(self, first: WorkerCall) -> AsyncIterator[LeasedWorker]:
-        """A process that is the caller's alone for the length of the block, once it has ended the call `first`.
+        """A process for the caller alone, for the length of the block, after it has run the call `first`.
 
-        Raises what `first` raises: such a call loads what the block needs before any clock of the block starts.
+        Raises what `first` raises. It loads what the block needs, before any time limit of the block starts.
         """
         job = _QueuedCall(first, keeps_slot=True)
         try:
@@ -80,17 +80,17 @@ class WorkerPool(AbstractContextManager["WorkerPool"]):
     async def call(
         self, function: Function, args: Sequence[Any] = (), kwargs: Kwargs = None, *, timeout_s: float | None = None
     ) -> Any:
-        """What the function returns in a process, or raises there; a coroutine function is awaited there.
+        """Call a function in a process; returns its result or raises its error. A coroutine function is awaited there.
 
-        timeout_s: from the moment at which the function begins.
-        Raises WorkerTimeoutError, WorkerCrashedError, and UserError for what cannot be sent.
+        timeout_s: counted from the start of the function.
+        Raises WorkerTimeoutError, WorkerCrashedError, and UserError for anything that cannot be sent.
         """
         return (await self.run(WorkerCall.of(function, args, kwargs, timeout_s=timeout_s))).result()
 
     def call_blocking(
         self, function: Function, args: Sequence[Any] = (), kwargs: Kwargs = None, *, timeout_s: float | None = None
     ) -> Any:
-        """`call` for code that does not await; it holds up its thread."""
+        """As `call`, but blocks the calling thread."""
         job = _QueuedCall(WorkerCall.of(function, args, kwargs, timeout_s=timeout_s))
         self._staff.submit(job)
         try:
@@ -100,12 +100,12 @@ class WorkerPool(AbstractContextManager["WorkerPool"]):
             raise
 
     def close(self) -> None:
-        """Kills all processes; calls that wait or run end as crashed, with the reason that the pool was closed."""
+        """Kill all processes; waiting and running calls end as crashed, with the reason that the pool was closed."""
         self._finalizer()
 
 
 class LeasedWorker:
-    """One process of a pool for one caller. For any event loop, one call at a time."""
+    """One process of a pool, for one caller. Safe on any event loop, one call at a time."""
 
     def __init__(self, staff: _Staff, slot: _Slot) -> None:
         self._staff = staff
@@ -115,7 +115,7 @@ class LeasedWorker:
         return f"LeasedWorker({self._slot.name})"
 
     async def run(self, call: WorkerCall) -> CallEnd:
-        """As `WorkerPool.run`; if the process has ended, a new one starts in its place."""
+        """As `WorkerPool.run`; if the process has ended, a new one is started."""
         return await self._staff.run(_QueuedCall(call), self._slot)
 
 
@@ -123,33 +123,33 @@ class LeasedWorker:
 class _QueuedCall:
     call: WorkerCall
     keeps_slot: bool = False
-    """Its slot stays taken after its end, until it is released."""
+    """Whether its slot stays reserved after its end, until it is released."""
     future: Future[CallEnd] = field(default_factory=Future)
     slot: _Slot | None = None
-    """None: it waits for a slot."""
+    """None: it is waiting for a slot."""
     is_cancelled: bool = False
 
 
 class _Slot:
-    """One slot of a pool: a thread that waits for the slot's process, which it starts and replaces."""
+    """One slot of a pool: a thread that starts and replaces the slot's process, and waits for it."""
 
     def __init__(self, name: str, env: Mapping[str, str] | None, num_threads: int) -> None:
         self.name = name
         self._env = env
         self._num_threads = num_threads
         self.job: _QueuedCall | None = None
-        """What the slot runs, or shall. None: nothing."""
+        """The job that the slot runs or will run next. None: none."""
         self.holder: _QueuedCall | None = None
-        """Whose slot it is also when it runs nothing. None: nobody's."""
+        """The job that holds the slot even while nothing runs. None: none."""
         self.next: _QueuedCall | None = None
-        """Of its holder, who did not wait for the end of the one before. None: there is none."""
+        """The holder's next job, if it did not wait for the end of the previous one."""
         self.is_busy = False
-        """The thread has not come back from its last job."""
+        """Whether the thread is still at its last job."""
         self.process: WorkerProcess | None = None
         self.thread: threading.Thread | None = None
 
     def run(self, call: WorkerCall, is_wanted: Callable[[], bool]) -> CallEnd | None:
-        """How the call ended. None: it was not begun, because nobody wants it any more."""
+        """Run the call; returns how it ended. None: it was not started, because it is no longer wanted."""
         if self.process is None:
             env = {"OMP_NUM_THREADS": str(self._num_threads), **(handed_on() if self._env is None else self._env)}
             self.process = WorkerProcess(env=env, output_bytes=OUTPUT_BYTES, start_timeout_s=START_TIMEOUT_S)
@@ -162,14 +162,14 @@ class _Slot:
         return end
 
     def leave(self) -> None:
-        """The slot has no process any more."""
+        """Note that the slot has no process any more."""
         process, self.process = self.process, None
         if process is not None:
             process.close()
 
 
 class _Staff:
-    """What a pool's threads share; it knows no pool, so that a forgotten pool can be collected."""
+    """The state shared by a pool's threads; it has no reference to the pool, so that the pool can be collected."""
 
     def __init__(self, name: str, slots: Sequence[_Slot]) -> None:
         self._name = name
@@ -177,7 +177,7 @@ class _Staff:
         self._changed = threading.Condition()
         self._waiting: deque[_QueuedCall] = deque()
         self._free = list(reversed(slots))
-        """The last one is asked first: the slot that was used most lately, whose process is warm."""
+        """Free slots; the last one is used first: it was used most recently, and its process is warm."""
         self._is_closed = False
 
     def __repr__(self) -> str:
@@ -189,7 +189,7 @@ class _Staff:
         return tuple(process.pid for process in processes if process is not None)
 
     async def run(self, job: _QueuedCall, slot: _Slot | None = None) -> CallEnd:
-        """How the job ended; cancelling kills its process. slot: where. None: wherever a slot is free first."""
+        """Run the job; returns how it ended. Cancelling kills its process. slot: None: the first that is free."""
         self.submit(job, slot)
         try:
             return await asyncio.wrap_future(job.future)
@@ -209,7 +209,7 @@ class _Staff:
                 self._give(slot or self._free.pop(), job)
 
     def release(self, job: _QueuedCall) -> None:
-        """The slot that the job kept is free again."""
+        """Free the slot that the job kept."""
         with self._changed:
             slot = job.slot
             if slot is not None and slot.holder is job:
@@ -229,7 +229,7 @@ class _Staff:
         self._changed.notify_all()
 
     def _go_on(self, slot: _Slot) -> None:
-        """The slot runs what has waited longest, or is free; a slot that is held waits for its holder."""
+        """Start the longest waiting job on the slot, or mark it free; a held slot waits for its holder."""
         if slot.next is not None:
             job, slot.next = slot.next, None
             self._give(slot, job)
@@ -241,7 +241,7 @@ class _Staff:
             self._free.append(slot)
 
     def cancel(self, job: _QueuedCall) -> None:
-        """The job's process is killed, or the job is forgotten where it has none yet."""
+        """Kill the job's process, or drop the job if it has none yet."""
         with self._changed:
             job.is_cancelled = True
             with contextlib.suppress(ValueError):
@@ -269,7 +269,7 @@ class _Staff:
                 process.kill()
 
     def _serve(self, slot: _Slot) -> None:
-        """The life of a slot: one job after the other, until the pool is closed."""
+        """Run a slot's jobs one after the other, until the pool is closed."""
         while (job := self._wait_job(slot)) is not None:
             self._play(slot, job)
         slot.leave()

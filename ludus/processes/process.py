@@ -1,8 +1,8 @@
-"""One worker process as its owner sees it: started, asked, watched, killed, and never left behind.
+"""One worker process from its owner's side: starts it, sends calls, watches and kills it.
 
-Knows: processes, sockets, deadlines.  Knows not: who asks, how many processes there are.
-Invariants: a call that is not over at its deadline takes its process and everything that it started along; a process
-that ended has been waited for.
+Knows: processes, sockets, deadlines.  Knows not: who calls, how many processes there are.
+Invariants: if a call exceeds its deadline, its process and everything that this started are killed; a process that
+ended has been waited for.
 """
 
 from __future__ import annotations
@@ -34,18 +34,18 @@ _ENDING_S = 0.002
 
 
 class WorkerProcess:
-    """One process. `run` is for one thread at a time; `kill` for any."""
+    """One process. `run` may be used by one thread at a time, `kill` by any."""
 
     def __init__(self, *, env: Mapping[str, str], output_bytes: int, start_timeout_s: float) -> None:
-        """env: of the process, whole.  output_bytes: kept of each stream.
+        """env: the complete environment of the process.  output_bytes: output kept of each stream.
 
         start_timeout_s: for starting, and for loading a function.
         """
         self._start_timeout_s = start_timeout_s
         self._has: set[str] = set()
-        """Ids of the functions that the process keeps."""
+        """Ids of the functions loaded in the process."""
         self._lock = threading.Lock()
-        """Held while the process is signalled or waited for: its number is not another's then."""
+        """Held while the process is signalled or waited for, so that its pid cannot be reused meanwhile."""
         self._received = bytearray()
         ours, theirs = socket.socketpair()
         with theirs:
@@ -84,7 +84,7 @@ class WorkerProcess:
         return self._popen.returncode is None
 
     def run(self, call: WorkerCall) -> CallEnd:
-        """How the call ended. The process is dead afterwards if it took too long or ended it."""
+        """Run the call; returns how it ended. After a timeout or crash the process is dead."""
         for stream in self._streams:
             stream.drain_nowait()
             stream.clear()  # what threads of an earlier call printed after its end belongs to no call
@@ -101,13 +101,13 @@ class WorkerProcess:
         return CallEnd(_ending(answer) if isinstance(answer, tuple) else answer, self._output())
 
     def kill(self) -> None:
-        """Ends the process and all that it started, at once. Does nothing where it has ended."""
+        """Kill the process and everything that it started. Does nothing if it has ended."""
         with self._lock:
             if self._popen.returncode is None and not kill_group(self._popen.pid):
                 self._popen.kill()
 
     def close(self) -> None:
-        """Kills the process if it lives, and gives back what it held."""
+        """Kill the process if it is alive, and free its resources."""
         self._end()
         self._selector.close()
         self._control.close()
@@ -115,7 +115,7 @@ class WorkerProcess:
             stream.close()
 
     def _end(self) -> int:
-        """The exit status of the process, which is killed if it has none yet."""
+        """The exit status of the process, which is killed if it is still alive."""
         self.kill()
         with self._lock:
             return self._popen.wait(_REAP_S)
@@ -129,7 +129,7 @@ class WorkerProcess:
         return True
 
     def _answer(self, timeout_s: float | None) -> tuple[Any, ...] | TimedOut | Crashed:
-        """The next message of the process. TimedOut: it was killed. Crashed: it ended, or closed its socket."""
+        """The next message from the process. TimedOut: it was killed. Crashed: it ended or closed its socket."""
         deadline_at = None if timeout_s is None else time.monotonic() + timeout_s
         while (message := self._next_message()) is None:
             left_s = _POLL_S if deadline_at is None else min(_POLL_S, deadline_at - time.monotonic())
@@ -142,7 +142,7 @@ class WorkerProcess:
         return message
 
     def _listen(self, timeout_s: float) -> bool:
-        """Waits for something to read, and reads it. False: the process has ended, and all it sent has been read."""
+        """Wait for something to read, and read it. False: the process has ended and everything has been read."""
         ready = self._selector.select(timeout_s)
         for key, _ in ready:
             stream = key.data
@@ -169,7 +169,7 @@ class WorkerProcess:
         return message
 
     def _crashed(self) -> Crashed:
-        """How the process ended by itself, looked at before its group is killed."""
+        """How the process ended by itself, determined before its group is killed."""
         patience_at = time.monotonic() + _POLL_S
         while (code := self._look()) is None and time.monotonic() < patience_at:
             time.sleep(_ENDING_S)

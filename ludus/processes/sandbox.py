@@ -1,10 +1,10 @@
-"""Runs Python code that nobody vouches for: a fresh process for each run, behind walls and with limits.
+"""Runs untrusted Python code: each run in a fresh, isolated process with limits.
 
-Knows: processes, pipes, folders that are thrown away.  Knows not: who wrote the code, what its result is for.
-Invariants: a run ends by its deadline and leaves no process and no file; what it prints costs a bounded memory; where
-walls are required and cannot be had, nothing runs.
+Knows: processes, pipes, temporary folders.  Knows not: who wrote the code, what its result is for.
+Invariants: a run ends by its deadline and leaves no process and no file; its output takes bounded memory; if isolation
+is required and not available, nothing runs.
 
-What is kept from the code, and what is not promised, stands in docs/promises.md; `tests/attacks` tries each of it.
+docs/promises.md lists what the code is isolated from and what is not promised; `tests/attacks` tries every item.
 """
 
 from __future__ import annotations
@@ -25,30 +25,30 @@ from ludus.processes.ended import kill_group
 from ludus.processes.walls import Sandboxing, Walls, prepare, walls
 
 _START_S = 10.0
-"""A new interpreter may take so long on a busy machine; it is not the code's time."""
+"""Time for starting the interpreter on a busy machine; it does not count as the code's time."""
 _REPORT_BYTES = 4096
 _SIGNALLED = 128
-"""Exit status of a process that a signal ended, less the signal's number, as shells have it."""
+"""Exit status of a process ended by a signal, minus the signal's number, as in shells."""
 
 
 @dataclass(frozen=True, slots=True)
 class SandboxLimits:
-    """What one run may use."""
+    """Limits of one run."""
 
     timeout_s: float = 10.0
-    """Wall time, and about as much of one core."""
+    """Wall time, and about as much CPU time."""
     memory_bytes: int = 1 << 30
     """Address space of each process, and memory of all of them together."""
     disk_bytes: int = 64 << 20
-    """Of all files together, which lie in memory; without walls of each."""
+    """Size of all files together, which are in memory; without isolation, of each file."""
     num_inodes: int = 4096
-    """Files and folders at a time."""
+    """Files and folders existing at a time."""
     num_files: int = 256
-    """Open at a time in a process."""
+    """Files open at a time in a process."""
     num_processes: int = 64
     """Processes and threads at a time."""
     output_bytes: int = 64 * 1024
-    """Kept of each of its streams: the beginning and the end."""
+    """Output kept of each stream: the beginning and the end."""
 
     def __post_init__(self) -> None:
         for name in self.__slots__:
@@ -58,18 +58,18 @@ class SandboxLimits:
 
 @dataclass(frozen=True, slots=True)
 class SandboxRun:
-    """How a run ended, and what it printed."""
+    """How a run ended, and its output."""
 
     ending: Literal["ok", "error", "timeout"]
     exit_code: int | None
-    """None: it was killed at its deadline. 128 and more: a signal ended it."""
+    """None: it was killed at its deadline. 128 or more: a signal ended it."""
     stdout: str
     stderr: str
     num_output_bytes: int
-    """Of both streams, also of what was not kept."""
+    """Size of both streams, including what was not kept."""
     time_s: float
     isolation: frozenset[str]
-    """What it was kept from: all of `network`, `processes`, `files` and `kernel`, or nothing."""
+    """What it was isolated from: all of `network`, `processes`, `files` and `kernel`, or nothing."""
 
 
 async def run_python(
@@ -80,10 +80,10 @@ async def run_python(
     shows_last: bool = False,
     walled: Walls | Sandboxing = "required",
 ) -> SandboxRun:
-    """Runs a script in a process and a folder of its own. Cancelling kills it.
+    """Run a script in a process and a folder of its own. Cancelling kills it.
 
-    shows_last: the value of a last expression is printed, as notebooks do.  walled: as for `walls`.
-    Raises UserError where walls are required and this system has none.
+    shows_last: print the value of a last expression, as notebooks do.  walled: as for `walls`.
+    Raises UserError if isolation is required and this system has none.
     """
     limits = limits or SandboxLimits()
     closed = walled if isinstance(walled, Walls) else await asyncio.to_thread(walls, walled)
@@ -117,16 +117,16 @@ async def run_python(
 
 
 class _Streams:
-    """What a run prints and reports, read while it runs. Use as a context manager, on the event loop."""
+    """Reads a run's output and report while it runs. Use as a context manager, on the event loop."""
 
     def __init__(self, output_bytes: int) -> None:
         self._reads, self.writes = zip(*(os.pipe() for _ in range(3)), strict=True)
-        """Descriptors for output, errors and the report; those to write to are the run's, until `hand_over`."""
+        """Descriptors for stdout, stderr and the report; the writing ends are open here until `hand_over`."""
         for fd in self._reads:
             os.set_blocking(fd, False)
         self._captures = [Capture(fd, output_bytes) for fd in self._reads[:2]]
         self.is_ready = asyncio.Event()
-        """The report is there: the code begins."""
+        """Set when the report has arrived, and the code begins."""
 
     def __enter__(self) -> _Streams:
         loop = asyncio.get_running_loop()
@@ -142,13 +142,13 @@ class _Streams:
             os.close(fd)
 
     def hand_over(self) -> None:
-        """The run alone holds the ends that are written to."""
+        """Close the writing ends here, so that only the run holds them."""
         for fd in self.writes:
             os.close(fd)
         self.writes = ()
 
     def rest(self) -> tuple[Capture, Capture]:
-        """Output and errors, with what was still in the pipes; a process that escaped may write on, unread."""
+        """Stdout and stderr, with what was still in the pipes; an escaped process may write more, which is not read."""
         for capture in self._captures:
             before = -1
             while capture.num_bytes != before:
@@ -158,7 +158,7 @@ class _Streams:
         return out, err
 
     def missing(self) -> str:
-        """What the system did not allow. '': nothing, or the run was killed before it knew."""
+        """What the system did not allow. '': nothing, or the run was killed before it could report."""
         try:
             report: dict[str, str] = json.loads(os.read(self._reads[2], _REPORT_BYTES) or "{}")
         except BlockingIOError:
@@ -197,7 +197,7 @@ async def _start(
 
 
 async def _end_of(process: asyncio.subprocess.Process, is_ready: asyncio.Event, timeout_s: float) -> int | None:
-    """Exit status; None: the code did not end in its time."""
+    """The exit status. None: the code exceeded its time limit."""
     ended, ready = asyncio.ensure_future(process.wait()), asyncio.ensure_future(is_ready.wait())
     try:
         await asyncio.wait({ended, ready}, timeout=_START_S, return_when=asyncio.FIRST_COMPLETED)

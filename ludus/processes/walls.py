@@ -1,7 +1,7 @@
-"""The walls around a sandbox: which of them this system allows, what can be seen from inside, how a run is started.
+"""Isolation ("walls") for the sandbox: which kinds this system allows, what is visible inside, how a run is started.
 
 Knows: bubblewrap's command line, what an interpreter needs of the file system.  Knows not: limits, output.
-Invariant: walls that do not stand whole are not used; without walls code runs only where its user said so.
+Invariant: isolation is complete or not used; without it, code runs only if the user said so.
 
     own          namespaces that the jail makes by itself; as root it steps down to nobody
     bubblewrap   the same by `bwrap`, which distributions allow where they forbid namespaces to everybody
@@ -28,12 +28,12 @@ from ludus.processes.seccomp import filter_program
 
 WallKind = Literal["own", "bubblewrap", "none"]
 Sandboxing = Literal["required", "none"]
-"""required: code runs behind walls or not at all.  none: it runs without, as its user's own code does."""
+"""required: code runs isolated or not at all.  none: it runs without isolation, as the user's own code does."""
 
 KEPT_FROM = frozenset({"network", "processes", "files", "kernel"})
-"""What walls keep code from: any network, other processes, files of the machine, calls that it has no use for."""
+"""What code is isolated from: any network, other processes, files of the machine, system calls it does not need."""
 INSIDE = "/sandbox"
-"""The one folder that can be written."""
+"""The only writable folder."""
 _JAIL = Path(__file__).with_name("jail.py")
 _START_S = 20.0
 _SYSTEM = ("/usr", "/bin", "/sbin", "/lib", "/lib64", "/lib32")
@@ -43,22 +43,22 @@ _DEVICES = ("/dev/null", "/dev/zero", "/dev/full", "/dev/random", "/dev/urandom"
 
 @dataclass(frozen=True, slots=True)
 class Walls:
-    """How runs are closed in."""
+    """One kind of isolation."""
 
     kind: WallKind
     is_root: bool = field(default_factory=lambda: os.geteuid() == 0)
-    """Own walls are then made with root's powers, which the code does not have."""
+    """Whether our own isolation is set up with root's privileges, which the code does not get."""
 
     @property
     def isolation(self) -> frozenset[str]:
-        """What code is kept from."""
+        """What code is isolated from."""
         return frozenset() if self.kind == "none" else KEPT_FROM
 
     def start(self, folder: Path, order: Mapping[str, Any]) -> tuple[list[str], dict[str, str]]:
         """The command of a run and its environment.
 
-        folder: holds `main.py` and `stdin`, an empty `inside` and an empty `root`.
-        order: the limits, and what else the jail is told by its caller.
+        folder: contains `main.py`, `stdin`, and two empty folders, `inside` and `root`.
+        order: the limits and further instructions for jail.py.
         """
         if self.kind == "none":
             places = {"folder": str(folder / "inside"), "path": str(folder / "main.py"), "stdin": str(folder / "stdin")}
@@ -80,9 +80,9 @@ class Walls:
 
 
 def walls(sandboxing: Sandboxing = "required") -> Walls:
-    """The first of the walls that stand here; blocks for a moment when it is first asked.
+    """The best isolation that works here; blocks for a moment on the first call.
 
-    Raises UserError if they are required and there are none: what is missing, and what to do.
+    Raises UserError, with what is missing and what to do, if isolation is required and none works.
     """
     if sandboxing == "none":
         return Walls("none")
@@ -98,7 +98,7 @@ def walls(sandboxing: Sandboxing = "required") -> Walls:
 
 @functools.cache
 def _found() -> tuple[tuple[WallKind, ...], tuple[str, ...]]:
-    """The kinds of walls that stand here, the best one first, and what the others lack."""
+    """The kinds of isolation that work here, best first, and why the others do not."""
     stands: list[WallKind] = []
     missing: list[str] = []
     # root's own walls give the code another user, which bubblewrap's do not
@@ -112,12 +112,12 @@ def _found() -> tuple[tuple[WallKind, ...], tuple[str, ...]]:
 
 
 def standing() -> tuple[WallKind, ...]:
-    """The kinds of walls that stand here, the best one first."""
+    """The kinds of isolation that work here, best first."""
     return _found()[0]
 
 
 def _lack(kind: WallKind) -> str:
-    """What keeps walls of this kind from standing here, seen by a run that does nothing. '': nothing."""
+    """Why this kind of isolation does not work here, found by a trial run. '': it works."""
     if not sys.platform.startswith("linux"):
         return f"they are Linux's, and this is {sys.platform}"
     if filter_program() is None:
@@ -153,7 +153,7 @@ def _lack(kind: WallKind) -> str:
 
 
 def prepare(folder: Path, code: str, stdin: str) -> None:
-    """What `Walls.start` needs in the folder of a run."""
+    """Write what `Walls.start` needs into the folder of a run."""
     for name in ("inside", "root"):
         (folder / name).mkdir()
     for name, text in (("main.py", code), ("stdin", stdin)):
@@ -162,7 +162,7 @@ def prepare(folder: Path, code: str, stdin: str) -> None:
 
 
 def _view(folder: Path) -> tuple[list[tuple[str, str]], list[tuple[str, str]]]:
-    """What is seen inside: (file or folder, its name there), and (target, name) of links."""
+    """What is visible inside: (file or folder, its name there), and (target, name) of links."""
     shown = [(str(folder / name), f"/{name}") for name in ("main.py", "stdin")]
     links = [("/proc/self/fd", "/dev/fd"), (INSIDE, "/dev/shm")]
     for path in _SYSTEM:
@@ -178,7 +178,7 @@ def _view(folder: Path) -> tuple[list[tuple[str, str]], list[tuple[str, str]]]:
 
 
 def _interpreter() -> Iterator[str]:
-    """Folders of the interpreter and of what is installed for it; none that lies in another."""
+    """Folders of the interpreter and its installed packages, without folders inside others."""
     libraries = [path for path in sys.path if Path(path).name in ("site-packages", "dist-packages")]
     wanted = dict.fromkeys((*_SYSTEM, sys.base_prefix, sys.prefix, *libraries))
     for path in wanted:

@@ -1,1 +1,1 @@
-"""What an episode is worth: verifiers, judges, and the wrapper that runs them beside the agents."""
+"""Rewards for episodes: verifiers, judges, and a wrapper that runs reward functions in separate processes."""

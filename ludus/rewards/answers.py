@@ -1,7 +1,7 @@
-"""Whether a mathematical answer is right: math-verify, in processes that are killed when an expression never ends.
+"""Verifies mathematical answers with math-verify, in processes that are killed if an expression takes too long.
 
 Knows: answers, solutions, worker processes.  Knows not: agents, episodes, groups.
-Invariant: every answer gets a number; one that cannot be read, or takes too long to compare, is wrong.
+Invariant: every answer gets a number; one that cannot be parsed, or takes too long to compare, counts as wrong.
 """
 
 from __future__ import annotations
@@ -25,20 +25,20 @@ from ludus.processes.pool import WorkerPool
 logger = logging.getLogger(__name__)
 
 TIMEOUT_S = 10.0
-"""For one answer: sympy takes milliseconds or does not come back."""
+"""Time limit for one answer: sympy takes milliseconds, or never returns."""
 _MEMORY_BYTES = 4 << 30
-"""Address space of a process: a power of powers fails in it before it takes the machine's memory."""
+"""Address space of a process: a huge power fails at this limit before it exhausts the machine's memory."""
 
 _DECORATION = {ord(sign): None for sign in ", \n\t$%#"}
 _SPELLED = re.compile(r"[-+]?(?:\d+\.?\d*|\.\d+)(?:e[-+]?\d{1,3})?(?:/\d+)?", re.IGNORECASE)
-"""A model may write any exponent, and its number would be written out."""
+"""The exponent is limited to three digits, because a model may write any, and the number is expanded."""
 
 
 class MathVerifier(AbstractContextManager["MathVerifier"]):
-    """Compares answers with solutions. Use as a context manager, or call `close`; for any thread and event loop."""
+    """Compares answers with solutions. Use as a context manager, or call `close`; safe on any thread and event loop."""
 
     def __init__(self, max_workers: int | None = None, *, timeout_s: float = TIMEOUT_S) -> None:
-        """max_workers: processes; None: one for each core. Raises UserError if math-verify is not installed."""
+        """max_workers: number of processes. None: one per core. Raises UserError if math-verify is not installed."""
         if find_spec("math_verify") is None:
             raise UserError("mathematical answers are compared by math-verify: pip install 'ludus[math]'")
         self._pool = WorkerPool(max_workers or Machine.look(seconds=0).workers, name="math-verify")
@@ -64,7 +64,7 @@ class MathVerifier(AbstractContextManager["MathVerifier"]):
 
 
 def load_check() -> Callable[[str, Sequence[str]], bool]:
-    """Whether an answer equals one of its solutions; for a process that may be killed, whose memory is bounded."""
+    """A function that tells whether an answer equals one of its solutions. Runs in a worker, and limits its memory."""
     from math_verify import parse, verify
 
     _limit_memory()
@@ -90,11 +90,11 @@ def math_verify_call(
     max_workers: int | None = None,
     timeout: float = TIMEOUT_S,
 ) -> list[float]:
-    """1.0 or 0.0 for each answer; it blocks, so await `asyncio.to_thread(math_verify_call, …)`.
+    """1.0 or 0.0 for each answer. Blocks: in async code use `asyncio.to_thread(math_verify_call, …)`.
 
-    Either `(id2info, answers, query_ids)`, where `id2info[query_id]["solutions"]` holds what is right, or
-    `(answers, solutions)` with a solution, or a list of them, for each answer.
-    max_workers: answers compared at once; None: as many as there are cores.
+    Either `(id2info, answers, query_ids)`, where `id2info[query_id]["solutions"]` holds the right answers, or
+    `(answers, solutions)` with one solution or a list of solutions for each answer.
+    max_workers: answers compared at once. None: as many as there are cores.
     """
     if isinstance(id2info, Mapping):
         if query_ids is None or len(query_ids) != len(generateds):
@@ -120,7 +120,7 @@ async def math_verify_all(answers: Sequence[str], solutions: Sequence[str]) -> l
 
 
 def solutions_of(id2info: Mapping[str, Any], query_id: str) -> list[str]:
-    """What is right for a query; what follows '@' in its id is a copy's mark. Raises UserError if there is none."""
+    """The solutions of a query; the part of its id after '@' marks a copy and is ignored. Raises UserError if none."""
     info = id2info.get(str(query_id).partition("@")[0])
     if info is None:
         raise UserError(
@@ -135,7 +135,7 @@ def solutions_of(id2info: Mapping[str, Any], query_id: str) -> list[str]:
 
 
 def as_number(text: str) -> Fraction | None:
-    """The number that a text spells, signs of thousands, money and percent left out. None: it spells none."""
+    """The number in a text, ignoring thousands separators, currency and percent signs. None: it is not a number."""
     bare = text.translate(_DECORATION).strip().rstrip(".").replace("−", "-")
     try:
         return Fraction(bare) if _SPELLED.fullmatch(bare) else None
@@ -157,12 +157,12 @@ def last_boxed(text: str) -> str | None:
 
 @cache
 def _shared(timeout_s: float) -> MathVerifier:
-    """One for all callers of the functions above: what each would start for itself is slow to start."""
+    """The verifier shared by all calls of the functions above, because its processes are slow to start."""
     return MathVerifier(timeout_s=timeout_s)
 
 
 def _boxed(solution: str) -> str:
-    """The solution where math-verify surely finds it: it may be bare, or end a worked one after '####'."""
+    """The solution in a box, for math-verify to find. It may be bare, or follow '####' after a derivation."""
     if "\\boxed" in solution or "$" in solution:
         return solution
     return "\\boxed{" + solution.rpartition("####")[2].strip() + "}"

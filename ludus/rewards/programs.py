@@ -1,7 +1,7 @@
-"""Whether a program is right: its tests, each in a sandbox.
+"""Verifies programs by running their tests, each in a sandbox.
 
 Knows: programs, inputs, expected outputs, the sandbox.  Knows not: agents, episodes, groups.
-Invariant: every program gets a number; one that fails, hangs or prints anything else is wrong.
+Invariant: every program gets a number; one that fails, hangs or prints anything else counts as wrong.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ from ludus.processes.sandbox import SandboxLimits, run_python
 from ludus.processes.walls import Sandboxing
 
 TIMEOUT_S = 8.0
-"""For one test of one program."""
+"""Time limit for one test of one program."""
 _FENCED = re.compile(r"```(?:[\w+-]*)\n(.*?)```", re.DOTALL)
 _MIN_CODE_CHARS = 20
-"""A fenced block shorter than this is no solution but a quotation."""
+"""A shorter fenced block is taken for a quotation, not a solution."""
 # What calls a function instead of running a script: arguments come a line each, as JSON; so does the result.
 _CALL = """
 import json as _json, sys as _sys
@@ -36,12 +36,12 @@ print("\\n" + _json.dumps(_function(*_arguments)))
 
 @dataclass(frozen=True, slots=True)
 class ProgramTests:
-    """Inputs and the outputs they must give."""
+    """Inputs and the expected outputs."""
 
     inputs: tuple[str, ...]
     outputs: tuple[str, ...]
     fn_name: str | None = None
-    """The function, or the method of `Solution`, that is called. None: the program reads stdin and prints."""
+    """The function, or method of `Solution`, to call. None: the program reads stdin and prints."""
 
     @classmethod
     def of(cls, input_output: str | Mapping[str, Any]) -> ProgramTests:
@@ -54,7 +54,7 @@ class ProgramTests:
 
 
 def extract_code(text: str, min_length: int = _MIN_CODE_CHARS) -> str | None:
-    """The last fenced block of an answer that is no shorter than `min_length`. None: there is none."""
+    """The last fenced block of an answer with at least `min_length` characters. None: there is none."""
     blocks = [block for block in _FENCED.findall(text) if len(block) >= min_length]
     return blocks[-1] if blocks else None
 
@@ -62,9 +62,9 @@ def extract_code(text: str, min_length: int = _MIN_CODE_CHARS) -> str | None:
 async def verify_program(
     code: str | None, tests: ProgramTests, *, timeout_s: float = TIMEOUT_S, sandbox: Sandboxing = "required"
 ) -> float:
-    """1.0 if the program passes every test, else 0.0; the first failure ends it. code: None is wrong.
+    """1.0 if the program passes every test, else 0.0; stops at the first failure. code: None counts as wrong.
 
-    sandbox: none: it runs unprotected. Raises UserError where it is required and this system cannot keep code in.
+    sandbox: none: code runs unprotected. Raises UserError if it is required and this system cannot isolate code.
     """
     if code is None:
         return 0.0
@@ -85,9 +85,9 @@ def code_verify_call(
     *,
     sandbox: Sandboxing = "required",
 ) -> list[float]:
-    """1.0 or 0.0 for each program; it blocks, so await `asyncio.to_thread(code_verify_call, …)`.
+    """1.0 or 0.0 for each program. Blocks: in async code use `asyncio.to_thread(code_verify_call, …)`.
 
-    `id2info[query_id]["input_output"]` holds the tests as JSON: inputs, outputs, and fn_name where a function is
+    `id2info[query_id]["input_output"]` holds the tests as JSON: inputs, outputs, and fn_name if a function is to be
     called.  max_workers: programs tested at once.  sandbox: as for `verify_program`.
     """
     if len(query_ids) != len(generateds):
@@ -100,7 +100,7 @@ def code_verify_call(
 
 
 def tests_of(id2info: Mapping[str, Any], query_id: str) -> ProgramTests:
-    """The tests of a query; what follows '@' in its id is a copy's mark. Raises UserError if there are none."""
+    """The tests of a query; the part of its id after '@' marks a copy and is ignored. Raises UserError if none."""
     info = id2info.get(str(query_id).partition("@")[0])
     if info is None or "input_output" not in info:
         raise UserError(f"the data set has no tests for the query {query_id!r}: it needs a column input_output")
@@ -121,7 +121,7 @@ def _lines(text: str) -> list[str]:
 
 
 def _text(value: Any) -> str:
-    """Inputs and outputs as text; some data sets hold lines, or the values themselves."""
+    """An input or output as text; in some data sets it is a list of lines, or another value."""
     if isinstance(value, str):
         return value
     if isinstance(value, list) and all(isinstance(line, str) for line in value):

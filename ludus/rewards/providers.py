@@ -1,7 +1,7 @@
-"""Names such as `openai/o3` become an address, a key and the model's own name there.
+"""Resolves names such as `openai/o3` to an address, a key and the model's name at that address.
 
-Knows: who serves what where, and under which variable of the environment their keys are kept.  Knows not: HTTP.
-Invariant: a key is sent only to the provider whose name it was kept under, or where the caller says.
+Knows: providers, their addresses, and the environment variables of their keys.  Knows not: HTTP.
+Invariant: a key is sent only to the provider that its variable belongs to, or to the address that the caller gives.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ from ludus.settings import did_you_mean
 
 @dataclass(frozen=True, slots=True)
 class Provider:
-    """Somebody who serves models in OpenAI's protocol."""
+    """A provider of models in OpenAI's protocol."""
 
     base_url: str | None
-    """None: everybody runs their own, and the caller says where."""
+    """None: users run their own server, and give its address."""
     key_variable: str | None
-    """Variable of the environment that holds the key. None: no key is needed."""
+    """Environment variable with the key. None: no key is needed."""
 
 
 PROVIDERS: Mapping[str, Provider] = {
@@ -40,27 +40,27 @@ PROVIDERS: Mapping[str, Provider] = {
     "hosted_vllm": Provider(None, None),
 }
 NO_KEY = "none"
-"""Sent where no key is needed: some servers want a header to be there, whatever it says."""
+"""Sent if no key is needed: some servers require the header, with any value."""
 
 
 @dataclass(frozen=True, slots=True)
 class Endpoint:
-    """Where a chat model answers."""
+    """The address of a chat model."""
 
     base_url: str
     model: str
-    """Its name there."""
+    """The model's name there."""
     api_key: str = field(repr=False)
 
 
 def find_endpoint(
     name: str, *, base_url: str | None = None, api_key: str | None = None, environ: Mapping[str, str] = os.environ
 ) -> Endpoint | None:
-    """Where `name`, such as `openai/o3`, answers. None: nobody in `PROVIDERS` has the name's first part.
+    """The endpoint of `name`, such as `openai/o3`. None: the name's first part is not in `PROVIDERS`.
 
-    base_url: the address, instead of the provider's; a name of no provider is then the model's own.  api_key: instead
-    of the one in the environment.
-    Raises UserError if a key is missing, or the address of a provider that everybody runs for themselves.
+    base_url: instead of the provider's; the name may then be the model's own, without a provider.  api_key: instead of
+    the one in the environment.
+    Raises UserError if a key is missing, or the address for a provider whose servers users run themselves.
     """
     first, slash, rest = name.partition("/")
     provider = PROVIDERS.get(first) if slash else None
@@ -82,7 +82,7 @@ def find_endpoint(
 
 
 def unknown_provider(name: str) -> UserError:
-    """The error for a name that `find_endpoint` knows nothing of."""
+    """The error for a name that `find_endpoint` does not know."""
     first, slash, _ = name.partition("/")
     hint = did_you_mean(first, PROVIDERS, ".") if slash else "."
     said = (

@@ -1,7 +1,7 @@
-"""Reward functions that compute or block, in processes of their own, while agents go on.
+"""Runs reward functions that compute or block in separate processes, while agents continue.
 
 Knows: worker processes, deadlines.  Knows not: what a reward is for, agents.
-Invariant: a call that hangs is over at its deadline, with its process; what it is worth then was said beforehand.
+Invariant: a call that hangs ends at its deadline, and its process with it; its reward is then the one set beforehand.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ MAX_RETRIES = 3
 
 
 class AsyncRewardWrapper:
-    """A reward function to await: `await wrapper(prompt, completion, …)`. Make it once, in `__init__`.
+    """Makes a reward function awaitable: `await wrapper(prompt, completion, …)`. Create it once, in `__init__`.
 
-    For any event loop; its processes start when they are first needed, and end with it, or with `close`.
+    Works on any event loop; its processes start when first needed, and end with it, or at `close`.
     """
 
     def __init__(
@@ -39,13 +39,13 @@ class AsyncRewardWrapper:
         *,
         timeout_reward: float | None = 0.0,
     ) -> None:
-        """reward_fn: plain or async; what it returns is returned, and what it raises is raised.
+        """reward_fn: plain or async; its result is returned, and its error raised.
 
-        timeout_seconds: for one call; its process is killed then. None: for ever.
-        max_workers: processes. None: half as many as there are cores, and one at least.
-        max_retries: how often a call whose process crashed is repeated; one that was too slow would be so again.
-        timeout_reward: what a call that was too slow is worth. None: it raises WorkerTimeoutError.
-        Raises UserError if the function is none, or cannot be sent to another process.
+        timeout_seconds: for one call, whose process is then killed. None: no limit.
+        max_workers: number of processes. None: half the number of cores, at least one.
+        max_retries: how often a call is repeated if its process crashed; a call that was too slow is not repeated.
+        timeout_reward: the reward for a call that was too slow. None: WorkerTimeoutError is raised.
+        Raises UserError if it is not a function, or cannot be sent to another process.
         """
         if not callable(reward_fn):
             raise UserError(f"reward_fn is {reward_fn!r:.200} of type {type(reward_fn).__name__}; pass a function")
@@ -64,12 +64,12 @@ class AsyncRewardWrapper:
         return f"AsyncRewardWrapper({self._name}, timeout_seconds={self.timeout_seconds}, {self._pool!r})"
 
     def __reduce__(self) -> tuple[object, ...]:
-        """A copy in another process, where an agent is set up, has processes of its own."""
+        """Pickles without the processes: a copy in another process, where an agent is set up, starts its own."""
         make = partial(AsyncRewardWrapper, timeout_reward=self.timeout_reward)
         return make, (self.reward_fn, self.timeout_seconds, self.max_workers, self.max_retries)
 
     async def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        """What the function returns, or `timeout_reward`. Raises what it raises, and WorkerCrashedError."""
+        """The function's result, or `timeout_reward`. Raises what the function raises, and WorkerCrashedError."""
         with span("reward", self._name) as begun:
             begun.outputs = value = await self._value(args, kwargs)
             return value
@@ -95,5 +95,5 @@ class AsyncRewardWrapper:
         raise AssertionError("the last attempt returned or raised")
 
     def close(self) -> None:
-        """Ends the processes; nobody waits for what they compute."""
+        """End the processes without waiting for running calls."""
         self._pool.close()

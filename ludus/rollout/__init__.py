@@ -1,1 +1,1 @@
-"""Playing: one episode, many episodes in groups, how far they may run ahead."""
+"""Plays episodes: one, many in groups, and how far ahead of training they may run."""

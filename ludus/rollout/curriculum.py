@@ -1,7 +1,7 @@
-"""A curriculum by success: rows that all episodes of their last groups solved, or none did, sit out some epochs.
+"""A curriculum by success: rows whose last groups were all solved, or all hopeless, are skipped for some epochs.
 
-Knows: what became of the groups of each row.  Knows not: who played them, in which order rows come.
-Invariant: what rests is a function of the results that were settled, in whatever order those came in.
+Knows: the results of each row's groups.  Knows not: who played them, in which order rows come.
+Invariant: which rows rest depends only on the settled results, not on the order in which they came in.
 """
 
 from __future__ import annotations
@@ -16,39 +16,39 @@ from ludus.rollout.settings import CurriculumSettings
 from ludus.types import Episode
 
 Rest = Literal["solved", "hopeless"]
-"""Why a row rests."""
+"""Why a row rests, that is, is skipped for now."""
 
 
 @dataclass(frozen=True, slots=True)
 class Streak:
-    """The last groups of a row, which all were solved, or all were hopeless."""
+    """The most recent groups of a row, if all were solved or all were hopeless."""
 
     epoch: int
-    """Of the last of them."""
+    """The epoch of the last of them."""
     kind: Rest
     length: int
 
 
 @dataclass(frozen=True, slots=True)
 class CurriculumState:
-    """What a run that goes on later has to know."""
+    """The state that a resumed run needs."""
 
     streaks: Mapping[str, Streak] = field(default_factory=dict)
-    """By the row's name; of the others nothing is known that matters."""
+    """By row name. A row that is not listed has no streak."""
     skipped: Mapping[Rest, int] = field(default_factory=dict)
-    """Rows that were passed over for the batch that is taken next."""
+    """How many rows were skipped for the batch that is taken next."""
 
     @classmethod
     def of_json(cls, values: Mapping[str, Any]) -> Self:
-        """What `dataclasses.asdict` made of one, and JSON of that."""
+        """From the JSON of `dataclasses.asdict`."""
         return cls({name: Streak(**streak) for name, streak in values["streaks"].items()}, values["skipped"])
 
 
 class Curriculum:
-    """Which rows rest. Results count from `settle` on, so that what rests does not depend on who is done first."""
+    """Decides which rows rest. Results count only from `settle` on, so that it does not matter which came in first."""
 
     def __init__(self, settings: CurriculumSettings, state: CurriculumState | None = None) -> None:
-        """state: of an earlier run that goes on. None: it begins."""
+        """state: of the run that is resumed. None: a new run."""
         state = state or CurriculumState()
         self._settings = settings
         self._streaks = dict(state.streaks)
@@ -63,23 +63,23 @@ class Curriculum:
         return CurriculumState(dict(self._streaks), dict(self._skipped))
 
     def rests(self, row: str, epoch: int) -> bool:
-        """The row is to be passed over when it comes up in this epoch."""
+        """Whether to skip the row when it comes up in this epoch."""
         streak, settings = self._streaks.get(row), self._settings
         is_long = streak is not None and streak.length >= settings.last_groups
         return streak is not None and is_long and epoch <= streak.epoch + settings.skip_epochs
 
     def last_played(self, row: str) -> int:
-        """The epoch of the last group of a row that rests."""
+        """The epoch in which a resting row was last played."""
         return self._streaks[row].epoch
 
     def skip(self, row: str) -> None:
-        """A row that rests was passed over."""
+        """Count a resting row as skipped."""
         self._skipped[self._streaks[row].kind] += 1
 
     def record(self, row: str, epoch: int, episodes: Sequence[Episode]) -> None:
-        """A group of the row is complete; it counts once it is settled.
+        """Note the result of a complete group of the row; it counts from the next `settle` on.
 
-        Raises UserError if no episode reports what the curriculum goes by.
+        Raises UserError if no episode reports the metric that the curriculum uses.
         """
         metric = self._settings.metric
         if metric == "reward":
@@ -98,7 +98,7 @@ class Curriculum:
             )
 
     def settle(self) -> Mapping[Rest, int]:
-        """What was recorded counts from now on. Returns what was passed over since the last time."""
+        """Make the recorded results count. Returns how many rows were skipped since the last call."""
         for row, epoch, success in sorted(self._recorded):
             self._count(row, epoch, success)
         self._recorded = []

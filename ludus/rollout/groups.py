@@ -1,8 +1,8 @@
-"""Complete groups on their way to a batch: which are taken, which are discarded and why; and where groups come from.
+"""Complete groups that wait for a batch: which are taken, which discarded and why; and the sources they come from.
 
 Knows: groups, the versions of their tokens, reasons to mask.  Knows not: who plays, advantages, training.
-Invariants: every episode that was entered leaves once, inside a group or as discarded with the reason that masks its
-tokens; the groups with the oldest tokens leave first.
+Invariants: every episode entered leaves exactly once, inside a group or discarded with the reason that masks its
+tokens; groups with the oldest tokens leave first.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from ludus.types import Episode, Group, Outcome
 logger = logging.getLogger(__name__)
 
 GroupFilter = Callable[[Group], MaskReason | None]
-"""Why a complete group is not wanted. None: it is."""
+"""(group): the reason to discard a complete group. None: keep it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,19 +35,19 @@ class Discarded:
 
 @dataclass(frozen=True, slots=True)
 class TakenGroups:
-    """Complete groups in the order of their ids, and what was discarded since the last time."""
+    """Complete groups, ordered by id, and what was discarded since the last time."""
 
     groups: tuple[Group, ...]
     discarded: tuple[Discarded, ...]
     skipped: Mapping[Rest, int] = field(default_factory=dict)
-    """Rows passed over since the last time, by why they rest. Empty: no curriculum says that any does."""
+    """How many rows were skipped since the last time, by reason. Empty without a curriculum."""
     replayed: tuple[Group, ...] = ()
-    """Groups of earlier batches that are trained on again."""
+    """Groups of earlier batches to train on again."""
 
     @property
     def trained(self) -> list[Group]:
-        """All groups of the batch in the order of their ids, those of earlier batches spread evenly among the others:
-        minibatches are cut of neighbours."""
+        """All groups of the batch, ordered by id, with replayed ones spread evenly among the others, because
+        minibatches are consecutive groups."""
         placed = [
             ((place + 0.5) / len(groups), group)
             for groups in (self.groups, self.replayed)
@@ -58,14 +58,14 @@ class TakenGroups:
 
 @dataclass(frozen=True, slots=True)
 class Cursor:
-    """Where a source of groups stands, for a run that goes on later."""
+    """The position of a source of groups, for resuming the run."""
 
     next_ordinal: int = 0
-    """The first group that was never started."""
+    """Ordinal of the first group that was never started."""
     unconsumed: tuple[int, ...] = ()
-    """Groups that were started and are in no batch."""
+    """Ordinals of groups that were started and are in no batch."""
     curriculum: CurriculumState | None = None
-    """None: no row ever rests."""
+    """None: there is no curriculum."""
 
 
 class GroupSource(Protocol):
@@ -79,23 +79,23 @@ class GroupSource(Protocol):
     def cursor(self) -> Cursor: ...
 
     async def take(self, num_groups: int) -> TakenGroups:
-        """Wait for so many complete groups, less those that places are reserved for, of which some token is not too old
-        to be trained; those with the oldest tokens come first. Raises what stopped them, if something did."""
+        """Wait for `num_groups` complete groups, less the reserved places, that still have a token which is not too old
+        to train; those with the oldest tokens come first. Raises the fault that stopped the source, if there is one."""
 
     def reserve(self, num_groups: int) -> None:
-        """From now on so many places of each batch are for groups that come from elsewhere."""
+        """From now on keep `num_groups` places of each batch for groups from elsewhere, such as replayed ones."""
 
     def give_back(self, taken: TakenGroups) -> None:
-        """What the last `take` brought waits again: no step has learned from it."""
+        """Put back what the last `take` returned: no step was trained on it."""
 
     def drain_nowait(self) -> TakenGroups:
-        """Everything that waits and was never trained on; for the last page of the ledger."""
+        """All waiting groups, which will not be trained on; called at the end of the run, for the ledger."""
 
     def advance(self, version: int) -> None:
-        """New weights sample now."""
+        """Weights `version` sample from now on."""
 
     def pause_admission(self) -> None:
-        """Start no more groups; those that play go on."""
+        """Start no more groups; running ones continue."""
 
     def resume_admission(self) -> None: ...
 
@@ -105,20 +105,20 @@ class _Waiting:
     ordinal: int
     group: Group
     oldest: int
-    """Version of the weights that sampled its oldest token; and so is `newest`."""
+    """Version of the weights that sampled its oldest token; `newest` likewise."""
     newest: int
 
 
 class WaitingGroups:
-    """Complete groups that wait to be taken, and what was discarded since the last time. Used on one event loop."""
+    """Complete groups waiting to be taken, and what was discarded since the last take. Used on one event loop."""
 
     def __init__(
         self, settings: RolloutSettings, *, n_samples: int, version: int, group_filter: GroupFilter | None
     ) -> None:
         self.version = version
-        """Of the weights that sample now."""
+        """Version of the weights that sample now."""
         self.fault: BaseException | None = None
-        """What stops the source: `wait` raises it."""
+        """The error that stops the source; `wait` raises it."""
         self._settings = settings
         self._max_age = settings.max_token_age
         self._n_samples = n_samples
@@ -137,11 +137,11 @@ class WaitingGroups:
 
     @property
     def last_outcome(self) -> Outcome | None:
-        """Of the episode that was discarded last. None: none was since the last batch."""
+        """Outcome of the episode discarded last. None: none was discarded since the last batch."""
         return self._discarded[-1].episode.outcome if self._discarded else None
 
     def enter(self, group: Group, ordinal: int) -> MaskReason | None:
-        """Why the group, of which these episodes can be trained on, is discarded. None: it waits."""
+        """Add a complete group of trainable episodes. Returns why it was discarded. None: it now waits."""
         mask = small_group_mask(len(group.episodes), self._n_samples, self._settings)
         versions = token_versions(group) or [self.version]
         waiting = _Waiting(ordinal, group, min(versions), max(versions))
@@ -163,27 +163,27 @@ class WaitingGroups:
         self._discarded.extend(Discarded(episode, mask) for episode in episodes)
 
     def drop(self, num: int) -> None:
-        """So many of those that were complete last are not wanted."""
+        """Discard the `num` groups that were completed last."""
         self._waiting, dropped = self._waiting[:-num], self._waiting[-num:]
         for waiting in dropped:
             self.discard(waiting.group.episodes, "unused")
 
     def notify(self) -> None:
-        """Something has changed for who waits."""
+        """Wake those that wait."""
         self._changed.set()
 
     async def wait(self) -> None:
-        """Returns when something has changed. Raises what stops the source."""
+        """Returns when something has changed. Raises the error that stops the source."""
         if self.fault is not None:
             raise self.fault
         self._changed.clear()
         await self._changed.wait()
 
     def is_ready(self, num_groups: int, playing: Iterable[int] = ()) -> bool:
-        """So many groups wait, and if those with the oldest tokens make the batch, no group that plays will lose its
-        first tokens to their age. A group without a token that may still be trained is discarded.
+        """Whether `num_groups` groups wait and can be taken without making a running group's first tokens too old to
+        train. Discards groups of which every token is too old.
 
-        playing: versions of the weights when the groups began that play and are to be waited for.
+        playing: for each running group that is to be waited for, the version of the weights when it began.
         """
         for waiting in [each for each in self._waiting if self._is_stale(each)]:
             self._waiting.remove(waiting)
@@ -195,7 +195,7 @@ class WaitingGroups:
         )
 
     def take_nowait(self, num_groups: int) -> TakenGroups:
-        """The groups with the oldest tokens, of equal ones the first, and everything discarded."""
+        """The groups with the oldest tokens (among equals the first), and everything discarded."""
         oldest_first = sorted(self._waiting, key=lambda waiting: (waiting.oldest, waiting.ordinal))
         self._given = tuple(sorted(oldest_first[:num_groups], key=lambda waiting: waiting.ordinal))
         self._waiting = [waiting for waiting in self._waiting if waiting not in self._given]
@@ -203,12 +203,12 @@ class WaitingGroups:
         return TakenGroups(tuple(waiting.group for waiting in self._given), tuple(discarded))
 
     def give_back(self, taken: TakenGroups) -> None:
-        """What was taken last waits again."""
+        """Put back what was taken last."""
         self._waiting[:0] = self._given
         self._discarded[:0] = taken.discarded
 
     def drain_nowait(self) -> TakenGroups:
-        """Everything, in the order in which it was complete."""
+        """All groups, in order of completion."""
         groups = tuple(waiting.group for waiting in self._waiting)
         discarded, self._waiting, self._discarded = tuple(self._discarded), [], []
         return TakenGroups(groups, discarded)
@@ -222,13 +222,13 @@ class WaitingGroups:
 
 
 def token_versions(group: Group) -> list[int]:
-    """Of the weights that sampled each token of the group."""
+    """For each token of the group, the version of the weights that sampled it."""
     turns = (turn for episode in group.episodes for turn in episode.session.turns)
     return [version for turn in turns for version in turn.sampled.versions]
 
 
 def discard_reason(episode: Episode) -> MaskReason | None:
-    """Why the episode cannot be trained on. None: it ended by itself or by a limit, and some turn has a reward."""
+    """Why the episode cannot be trained on. None: it can (it ended by itself or at a limit, with a reward)."""
     match episode.outcome.kind:
         case "ok" | "truncated":
             return None if episode.rewards else "no_credit"
@@ -237,5 +237,5 @@ def discard_reason(episode: Episode) -> MaskReason | None:
 
 
 def small_group_mask(num_survivors: int, n_samples: int, settings: RolloutSettings) -> MaskReason | None:
-    """`small_group` if too few of a group's members can be trained on. None: they are enough."""
+    """`small_group` if too few members of a group can be trained on, else None."""
     return "small_group" if num_survivors < min(settings.min_members, n_samples) else None

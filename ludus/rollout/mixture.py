@@ -1,8 +1,8 @@
-"""Several sources of rows in one reproducible order: which of them a group is of, and which of its rows comes next.
+"""Mixes several sources of rows in one reproducible order: which source, and which of its rows, each group plays.
 
 Knows: names, rows, weights, a seed.  Knows not: agents, what was played already.
-Invariant: the source of group number `ordinal`, and how many of that source came before, depend on the weights and the
-seed alone.
+Invariant: the source of group number `ordinal`, and how many groups of that source came before, depend only on the
+weights and the seed.
 """
 
 from __future__ import annotations
@@ -20,32 +20,32 @@ Row = Mapping[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """A dataset among others, or the only one."""
+    """A dataset: one of several, or the only one."""
 
     rows: Sequence[Row]
     name: str = ""
-    """'': there is no other."""
+    """'': it is the only one."""
     weight: float = 1.0
-    """Its share of the groups, in relation to those of the others."""
+    """Its share of the groups, relative to the weights of the others."""
 
     def row_name(self, row_idx: int) -> str:
-        """What the row is called among those of all sources."""
+        """Name of the row that is unique among all sources."""
         return f"{self.name}-row{row_idx}" if self.name else f"row{row_idx}"
 
 
 def row_named(sources: Sequence[Source], name: str) -> Row:
-    """The row that `Source.row_name` calls so."""
+    """The row with that `Source.row_name`."""
     before, _, row_idx = name.rpartition("row")
     source = next(source for source in sources if source.name == before.removesuffix("-"))
     return source.rows[int(row_idx)]
 
 
 class Mixture:
-    """Sources in turn, each as often as it weighs.
+    """Interleaves sources in proportion to their weights.
 
-    The k-th group of a source is due at (k + phase) / weight, and the groups come in the order in which they are due:
-    Sainte-Laguë's method for seats in a parliament, whose phase is 1/2, with phases from the seed. After any number of
-    groups no source is further from its share than one group for each source.
+    The k-th group of a source is due at (k + phase) / weight, and groups are played in the order in which they are due.
+    This is the Sainte-Laguë method of allotting seats, except that phases are drawn from the seed instead of 1/2. After
+    any number of groups, each source is off its exact share by at most as many groups as there are sources.
     """
 
     def __init__(self, sources: Sequence[Source], seed: int) -> None:
@@ -57,10 +57,10 @@ class Mixture:
         self._phases = [derive_seed(seed, "phase", source.name) / 2**63 for source in sources]
         self._counts = [0] * len(sources)
         self._sources, self._places = array("L"), array("L")
-        """By ordinal: the source's index, and how many of that source came before."""
+        """By ordinal: the source's index, and how many groups of that source came before."""
 
     def at(self, ordinal: int) -> tuple[int, int]:
-        """Index of the source of a group, and how many groups of that source come before it."""
+        """Index of a group's source, and how many groups of that source come before it."""
         while len(self._sources) <= ordinal:
             due = [
                 (count + phase) / weight
@@ -74,6 +74,6 @@ class Mixture:
 
 
 def derive_seed(*parts: object) -> int:
-    """A seed of 63 bits that depends on every part and on nothing else."""
+    """A 63-bit seed that depends on every part and on nothing else."""
     digest = hashlib.blake2b(repr(parts).encode(), digest_size=8).digest()
     return int.from_bytes(digest, "big") >> 1

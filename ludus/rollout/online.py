@@ -1,13 +1,13 @@
-"""Sessions that others play, over HTTP, as groups to train on: no rows, no agent of the run.
+"""Online mode: groups to train on are made of sessions that clients play over HTTP; the run has no rows and no agent.
 
 Knows: the gateway, ended sessions.  Knows not: advantages, training.
 Invariants: a session is in the run store before it is trained on; every session that ended leaves inside an accepted
-group or as discarded with the reason that masks its tokens; where nothing arrives, nothing runs.
+group or discarded with the reason that masks its tokens; while nothing arrives, nothing runs.
 
     POST /sessions ─▶ open ─▶ ended ─▶ run store ─▶ its group, once that is complete ─▶ take
 
-A group is complete when as many of its sessions have ended as it will have. Sessions without a group are put together
-in the order in which they end, those that can be trained on; each is then compared with the others of that time.
+A group is complete when all of its sessions have ended. Trainable sessions without a group are grouped in the order in
+which they end, so that each is compared with others of the same time.
 """
 
 from __future__ import annotations
@@ -31,11 +31,11 @@ from ludus.runs.store import RunStore
 from ludus.types import Episode, Group
 
 OnGateway = Callable[[str, str], None]
-"""Called with the gateway's address and its admin key."""
+"""(address of the gateway, admin key): called when the gateway listens."""
 
 
 class OnlineRollouts:
-    """A `GroupSource` of sessions that arrive over HTTP. Made and used on one event loop."""
+    """A `GroupSource` of sessions that arrive over HTTP. Created and used on one event loop."""
 
     def __init__(
         self,
@@ -49,13 +49,13 @@ class OnlineRollouts:
         admin_key: str | None = None,
         on_gateway: OnGateway | None = None,
     ) -> None:
-        """version: steps trained already.  admin_key: None makes one.  on_gateway: None: it is called by nothing."""
+        """version: steps trained already.  admin_key: None: one is made.  on_gateway: called on entering, if given."""
         self._settings = settings
         self._generation = generation
         self._on_gateway = on_gateway
         self._loop = asyncio.get_running_loop()
         self._growing: dict[str | None, _Growing] = {}
-        """By id. None: of sessions without a group, those that can be trained on."""
+        """By group id. Under None: the trainable sessions that have no group."""
         self._num_groups_alone = 0
         self._num_complete = 0
         self._num_reserved = 0
@@ -90,16 +90,16 @@ class OnlineRollouts:
 
     @property
     def version(self) -> int:
-        """Of the weights that sample now."""
+        """Version of the weights that sample now."""
         return self._waiting.version
 
     @property
     def cursor(self) -> Cursor:
-        """Nothing was begun here: what others play does not begin again with a resumed run."""
+        """The empty cursor: a resumed run cannot restart what clients play."""
         return Cursor()
 
     async def take(self, num_groups: int) -> TakenGroups:
-        """As `GroupSource.take`. Raises what the group filter raised."""
+        """As `GroupSource.take`. Raises what the user's group filter raised."""
         num_own = num_groups - self._num_reserved
         while not self._waiting.is_ready(num_own):
             await self._waiting.wait()
@@ -121,19 +121,19 @@ class OnlineRollouts:
         self._waiting.version = version
 
     def pause_admission(self) -> None:
-        """Others are answered whatever the loop does; there is nothing to pause."""
+        """Does nothing: clients decide when sessions begin."""
 
     def resume_admission(self) -> None: ...
 
     def arrived(self, episode: Episode, spec: SessionSpec) -> None:
-        """A session has ended and is in the run store. From any thread."""
+        """Called, on any thread, when a session has ended and is in the run store."""
         if not self._loop.is_closed():
             self._loop.call_soon_threadsafe(self._enter, episode, spec.group_size)
 
     # ---- inside
 
     def _fit(self, spec: SessionSpec) -> SessionSpec:
-        """Within the limits of the run, and with the sampling that is trained on."""
+        """`spec` with the run's limits and with the sampling values that training needs."""
         settings, limits = self._settings, spec.limits
         return replace(
             spec,
@@ -173,11 +173,11 @@ class OnlineRollouts:
 
 @dataclass(slots=True)
 class _Growing:
-    """A group of which not all sessions have ended."""
+    """A group that is not complete yet."""
 
     size: int
     members: list[Episode] = field(default_factory=list)
-    """Those that can be trained on."""
+    """Its ended sessions that can be trained on."""
     num_ended: int = 0
 
 

@@ -1,7 +1,7 @@
-"""An agent in a Python of its own: an environment whose libraries need not go with Ludus's.
+"""Runs an agent in another Python environment, whose libraries may conflict with those of Ludus.
 
-Knows: processes of that Python, the lines that are exchanged with them.  Knows not: groups, training.
-Invariants: an episode is over at its deadline, with its process; nothing of Ludus is imported there.
+Knows: processes of that Python, the lines exchanged with them.  Knows not: groups, training.
+Invariants: an episode ends at its deadline, and its process with it; nothing of Ludus is imported there.
 
     this process                                    a process of the other Python
     row, base_url, api_key, variables ────line────▶ the agent plays, over HTTP
@@ -50,8 +50,8 @@ class OwnPythonAgentAdapter:
         max_workers: int,
         variables: Sequence[str] = (),
     ) -> None:
-        """python: the interpreter.  reference: the agent's import string there.  kwargs: of its constructor, or of
-        the function.  variables: of this environment, which the agent gets too.
+        """python: the interpreter.  reference: the agent's import string there.  kwargs: arguments of its constructor
+        or of the function.  variables: environment variables that are passed on to the agent.
 
         Raises UserError if the agent cannot be set up there.
         """
@@ -67,17 +67,17 @@ class OwnPythonAgentAdapter:
         self._threads = ThreadPoolExecutor(max_workers, thread_name_prefix="ludus-own-python")
         self._idle: list[_Program] = []
         self._placed: dict[str, _Program] = {}
-        """By episode that plays."""
+        """By id of the running episode."""
         self._idle.append(self._started())
 
     def __repr__(self) -> str:
         return f"OwnPythonAgentAdapter({self.name}, {self._command[0]!r})"
 
     async def setup(self) -> None:
-        """The agent is set up in each process when that starts."""
+        """Does nothing: the agent is set up in each process when that starts."""
 
     async def close(self) -> None:
-        """No process is left."""
+        """End all processes."""
         for program in (*self._idle, *self._placed.values()):
             program.kill()
         self._idle.clear()
@@ -85,7 +85,7 @@ class OwnPythonAgentAdapter:
 
     @asynccontextmanager
     async def place(self, episode_id: str) -> AsyncIterator[None]:
-        """A process, in which the agent has been set up, is the episode's for the length of the block."""
+        """Reserve a process with the agent set up in it, for this episode and the length of the block."""
         async with self._free:
             program = self._idle.pop() if self._idle else await asyncio.to_thread(self._started)
             self._placed[episode_id] = program
@@ -99,8 +99,8 @@ class OwnPythonAgentAdapter:
                     program.kill()
 
     async def play(self, data: Mapping[str, Any], context: EpisodeContext) -> object:
-        """What the agent returned, in the episode's place; of what it raised, and how its process ended,
-        RemoteAgentError."""
+        """Play in the episode's process; returns what the agent returned. Raises RemoteAgentError if the agent raised
+        or its process ended."""
         program, started_at = self._placed[context.info.episode_id], time.time()
         asked = {
             "data": dict(data),
@@ -161,7 +161,7 @@ class _Program:
         return self._process.poll() is None
 
     def ready(self) -> dict[str, Any]:
-        """What it said when it was set up; blocks. One that takes too long is killed."""
+        """Its message after setting up the agent; blocks. A process that takes too long is killed."""
         late = threading.Timer(SETUP_S, self.kill)
         late.start()
         try:
@@ -170,7 +170,7 @@ class _Program:
             late.cancel()
 
     def ask(self, line: str) -> dict[str, Any]:
-        """How the episode ended; blocks."""
+        """Send a row; returns how the episode ended. Blocks."""
         assert self._process.stdin is not None, "it is a pipe"
         try:
             self._process.stdin.write(line + "\n")
@@ -180,12 +180,12 @@ class _Program:
         return self._line()
 
     def take_printed(self) -> str:
-        """What the agent printed since the last time, its last lines."""
+        """The last lines that the agent printed since the previous call."""
         lines = [self._printed.popleft() for _ in range(len(self._printed))]
         return "".join(lines)
 
     def kill(self) -> None:
-        """With everything that it started. Killing twice is allowed."""
+        """Kill it with everything that it started. Killing twice is allowed."""
         if self._process.poll() is None:
             kill_group(self._process.pid)
         self._process.wait()
@@ -212,7 +212,7 @@ class _Program:
 
 
 def _result(value: Any) -> object:
-    """A mapping with `reward` is a result with metrics; everything else is what any agent returns."""
+    """A mapping with `reward` becomes a `Result` with metrics; any other value stays as it is."""
     if isinstance(value, dict) and "reward" in value and value.keys() <= {"reward", "metrics", "metadata"}:
         return Result(**value)
     return value

@@ -1,7 +1,7 @@
-"""What runs in an agent's own Python: sets the agent up once, and plays the rows that it is sent, one after the other.
+"""The program that runs in an agent's own Python: sets the agent up once, then plays rows one after the other.
 
-Knows: the standard library alone, of any Python from 3.9 on.  Knows not: Ludus.
-Each line in is a row as JSON, each line out how its episode ended; what the agent prints goes to stderr.
+Knows: only the standard library, of any Python from 3.9 on.  Knows not: Ludus.
+Each input line is a row as JSON, each output line how its episode ended; what the agent prints goes to stderr.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ def found(reference: str) -> Any:
 
 
 def made(agent: Any, kwargs: dict[str, Any]) -> Callable[..., Any]:
-    """What plays a row: the `run` of an object, which is made here where a class is given, or a function."""
+    """The function that plays a row: `agent` itself, or the `run` of an object; a class is instantiated first."""
     instance: Any = agent(**kwargs) if inspect.isclass(agent) else agent
     run: Callable[..., Any] = instance.run if hasattr(instance, "run") else instance
     if inspect.isclass(agent) or not kwargs:
@@ -85,7 +85,7 @@ def accepted(function: Callable[..., Any], given: dict[str, Any]) -> dict[str, A
 
 
 def trace(error: BaseException) -> str:
-    """Without the frames that lead to the agent's."""
+    """The traceback, without our own frames above the agent's."""
     ours, frames = (__file__, str(Path(asyncio.__file__).parent)), error.__traceback__
     while frames is not None and frames.tb_frame.f_code.co_filename.startswith(ours):
         frames = frames.tb_next
@@ -93,7 +93,7 @@ def trace(error: BaseException) -> str:
 
 
 def codes(error: BaseException | None) -> str:
-    """Of the error and those behind it: their codes and their words."""
+    """The codes and messages of the error and of its causes."""
     seen: list[str] = []
     while error is not None and len(seen) < 16:  # two each; causes may go round in a circle
         seen += [str(getattr(error, "code", "") or ""), str(error)]

@@ -1,7 +1,7 @@
-"""How an agent is run to its end.
+"""Runs an agent until it returns, raises or meets its deadline.
 
-Knows: agents, their thread, deadlines, tracebacks.  Knows not: who recorded the turns, what they are worth.
-Invariant: an agent's fault never raises here; it is a value.
+Knows: agents, their thread, deadlines, tracebacks.  Knows not: who recorded the turns, their rewards.
+Invariant: an agent's error never raises here; it is returned as a value.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ from ludus.processes.child import codes_of, trace_of
 from ludus.types import Span
 
 _NUM_OWN_FRAMES = 2
-"""Frames that every traceback begins with: `guarded` and the adapter's `play`."""
+"""Our own frames at the start of every traceback: `guarded` and the adapter's `play`."""
 _GRACE_SHARE = 0.1
-"""After the deadline the model no longer answers; the agent then has this share of its time to give its reward."""
+"""After the deadline the model no longer answers, and the agent has this share of its timeout to return a reward."""
 _MAX_GRACE_S = 5.0
 
 
 class RemoteAgentError(Exception):
-    """The agent raised in another process, or was lost with it; what is known of that is kept as it was there."""
+    """The agent raised in another process, or was lost with it; the error's text and codes are kept unchanged."""
 
     def __init__(self, ending: Raised | Lost) -> None:
         super().__init__(str(ending))
@@ -34,9 +34,9 @@ class RemoteAgentError(Exception):
 def received(
     ending: Ending, context: EpisodeContext, *, spans: Iterable[Span], agent_metrics: Mapping[str, Iterable[float]]
 ) -> object:
-    """What an agent returned that played elsewhere; what was done and counted there is the episode's.
+    """What an agent in another process returned; its spans and metrics are added to the episode.
 
-    Raises RemoteAgentError with what it raised, or with its loss.
+    Raises RemoteAgentError if the agent raised or was lost.
     """
     for span in spans:
         context.spans.add(span)
@@ -56,7 +56,7 @@ async def play_to_end(
     *,
     timeout_s: float | None,
 ) -> Ending:
-    """How the agent's run on this row ended. Cancelling is an ending too, and does not raise."""
+    """Run the agent on this row; returns how it ended. Cancellation is an ending too and does not raise."""
     playing = asyncio.wrap_future(agents.submit(guarded(agent, data, context)))
     try:
         await asyncio.wait({playing}, timeout=(None if timeout_s is None else timeout_s + grace_s(timeout_s)))
@@ -72,7 +72,7 @@ async def play_to_end(
 
 
 def means(agent_metrics: Mapping[str, Sequence[float]]) -> dict[str, float]:
-    """What was counted in an episode, as metrics of it."""
+    """An episode's metrics: the mean of the values counted under each name."""
     return {name: math.fsum(values) / len(values) for name, values in agent_metrics.items()}
 
 
@@ -82,7 +82,7 @@ def grace_s(timeout_s: float) -> float:
 
 
 async def guarded(agent: AgentAdapter, data: Mapping[str, object], context: EpisodeContext) -> Ending:
-    """However the agent ends, as a value; `sys.exit` in an agent must not end the thread of all agents."""
+    """Run the agent and return any ending as a value: even `sys.exit` must not end the thread that all agents share."""
     try:
         with context.entered():
             return Returned(await agent.play(data, context))

@@ -1,8 +1,8 @@
-"""Groups of episodes, many at once, bounded: starts what may start, replays what failed, passes on complete groups.
+"""Plays groups of episodes concurrently: starts as many as allowed, retries failed episodes, delivers complete groups.
 
 Knows: group tasks, episodes and their outcomes, admission.  Knows not: agents, HTTP, advantages, training.
-Invariants: one failed episode never takes its siblings along; every episode that was played leaves either inside an
-accepted group or as discarded with the reason that masks its tokens, also when its group is cancelled.
+Invariants: a failed episode does not affect the others of its group; every episode played leaves either inside an
+accepted group or discarded with the reason that masks its tokens, also when its group is cancelled.
 """
 
 from __future__ import annotations
@@ -26,30 +26,30 @@ logger = logging.getLogger(__name__)
 PlayEpisode = Callable[[EpisodeTask], Awaitable[Episode]]
 Demonstrate = Callable[[GroupTask], tuple[Episode, ...]]
 REPLAYED = ("failed", "timeout", "lost")
-"""Outcomes after which a member is played again: what was lost, always; the others, so many times."""
+"""Outcomes after which a member is played again: `lost` always, the others at most `retries` times."""
 _MAX_REJECTED_GROUPS = 256
-"""Groups rejected in a row before the run stops: a filter this strict would never fill a batch in reasonable time."""
+"""So many rejected groups in a row stop the run: such a filter would not fill a batch in reasonable time."""
 
 
 @dataclass(slots=True)
 class _RunningGroup:
-    """One group while it is played."""
+    """A group that is being played."""
 
     task: GroupTask
     step: int
-    """The one that asks for it."""
+    """The training step that it is played for."""
     num_open: int
-    """Members that play or are going to."""
+    """Members that are playing or will play."""
     survivors: dict[int, Episode] = field(default_factory=dict)
-    """By member."""
+    """Trainable episodes, by member."""
     version: int | None = None
-    """Of the weights when the first of its episodes began. None: none has."""
+    """Version of the weights when its first episode began. None: none has begun."""
     is_over: bool = False
-    """It is complete, or cancelled: what its members still bring is not wanted."""
+    """It is complete or cancelled: later results of its members are discarded."""
 
 
 class RolloutPool:
-    """Plays the groups of a stream. Use as an async context manager; leaving it cancels what still plays."""
+    """Plays the groups of a stream. Use as an async context manager; leaving it cancels what is still running."""
 
     def __init__(
         self,
@@ -65,11 +65,11 @@ class RolloutPool:
         with_greedy: bool = False,
         demonstrate: Demonstrate | None = None,
     ) -> None:
-        """version: steps trained already.  total_groups: no more than these are ever accepted. None: no limit.
+        """version: steps trained already.  total_groups: most groups ever accepted. None: no limit.
 
-        with_greedy: each group has one member more, which takes the likeliest answers.
+        with_greedy: each group has one more member, which samples greedily.
 
-        demonstrate: what experts gave for a group's row. None: there are none.
+        demonstrate: the demonstrations for a group's row. None: there are none.
         """
         self._play = play
         self._stream = stream
@@ -82,16 +82,16 @@ class RolloutPool:
         self._slots = asyncio.Semaphore(settings.max_concurrent_rollouts)
         self._tasks = asyncio.TaskGroup()
         self._num_taken = version * batch_size
-        """Groups that are in batches since the first step."""
+        """Groups taken into batches since the first step."""
         self._num_reserved = 0
-        """Places of each batch that groups from elsewhere take."""
+        """Places of each batch that are kept for groups from elsewhere."""
         self._num_rejected_in_a_row = 0
         self._num_failed_in_a_row = 0
         self._first_failure = ""
         self._is_paused = False
         self._waiting = WaitingGroups(settings, n_samples=n_samples, version=version, group_filter=group_filter)
         self._running: dict[asyncio.Task[None], _RunningGroup] = {}
-        """What is played, in the order in which it began."""
+        """Running groups, in order of their start."""
 
     def __repr__(self) -> str:
         return f"RolloutPool({self.counts}, waiting_groups={len(self._waiting)})"
@@ -122,18 +122,18 @@ class RolloutPool:
         return RolloutCounts(self._waiting.version, num_accepted, len(running), num_episodes)
 
     def _is_stopped(self) -> bool:
-        """By a fault, which whoever takes the next batch is told."""
+        """Whether a fault stopped the pool; the next `take` raises it."""
         return self._waiting.fault is not None
 
     @property
     def _num_open_batches(self) -> int:
-        """Batches to come whose groups may start now."""
+        """Number of coming batches whose groups may start now."""
         ahead = (self._settings.max_head_offpolicyness + self._waiting.version + 1) * self._batch_size
         ahead = ahead if self._total_groups is None else min(ahead, self._total_groups)
         return max(0, ahead - self._num_taken) // self._batch_size
 
     async def take(self, num_groups: int) -> TakenGroups:
-        """As `GroupSource.take`; a batch also waits for groups whose first tokens no later one could train."""
+        """As `GroupSource.take`; also waits for running groups whose first tokens would be too old later."""
         self._admit_nowait()
         num_own = num_groups - self._num_reserved
         while not self._waiting.is_ready(num_own, self._waited_for()):
@@ -152,21 +152,21 @@ class RolloutPool:
         self._num_reserved = num_groups
 
     def give_back(self, taken: TakenGroups) -> None:
-        """What the last `take` brought waits again: no step has learned from it."""
+        """Put back what the last `take` returned: no step was trained on it."""
         self._num_taken -= len(taken.groups) + len(taken.replayed)
         self._waiting.give_back(taken)
 
     def drain_nowait(self) -> TakenGroups:
-        """Everything that waits and was never trained on; for the last page of the ledger."""
+        """All waiting groups, which will not be trained on; called at the end of the run, for the ledger."""
         return self._waiting.drain_nowait()
 
     def advance(self, version: int) -> None:
-        """New weights sample now; more groups may start."""
+        """Weights `version` sample from now on; more groups may start."""
         self._waiting.version = version
         self._admit_nowait()
 
     def pause_admission(self) -> None:
-        """Start no more groups; those that play go on."""
+        """Start no more groups; running ones continue."""
         self._is_paused = True
 
     def resume_admission(self) -> None:
@@ -192,8 +192,8 @@ class RolloutPool:
             running.add_done_callback(self._leave)
 
     def _waited_for(self) -> list[int]:
-        """Of the groups that play, the weights that sample their first tokens; none with groups on top, which play so
-        that no slow one is waited for."""
+        """For each running group, the version of the weights that sample its first tokens. Empty with over-sampling,
+        whose purpose is not to wait for slow groups."""
         running = [group for group in self._running.values() if not group.is_over and self._settings.oversample == 0]
         return [group.version for group in running if group.version is not None]
 
@@ -203,7 +203,7 @@ class RolloutPool:
         self._admit_nowait()
 
     def _cancel_surplus(self) -> None:
-        """A batch is full: end what plays on top, the longest first, and drop what is complete on top of that."""
+        """After a full batch: cancel the surplus groups, the longest running first, and drop surplus complete ones."""
         settings = self._settings
         num_surplus = num_surplus_groups(
             self.counts, batch_size=self._batch_size, max_head_offpolicyness=settings.max_head_offpolicyness
@@ -257,7 +257,7 @@ class RolloutPool:
             self._count_rejection(mask)
 
     async def _play_member(self, group: _RunningGroup, member_idx: int) -> None:
-        """Leaves the member's episode in the group, or discarded if no attempt brought one that can be trained on."""
+        """Play one member: puts its episode into the group, or discards it if no attempt can be trained on."""
         try:
             num_failed = 0
             for attempt in itertools.count():
@@ -311,6 +311,6 @@ class RolloutPool:
             self._fail(UserError(f"no batch can be filled: {num} groups in a row were rejected ({mask}){ending}"))
 
     def _fail(self, error: Exception) -> None:
-        """The first fault reaches whoever takes the next batch."""
+        """Stop with this error, unless another came first; the next `take` raises it."""
         self._waiting.fault = self._waiting.fault or error
         self._waiting.notify()

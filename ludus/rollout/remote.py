@@ -1,8 +1,8 @@
-"""An agent that plays in workers of the run, which may be on other machines: the head's agent adapter for it.
+"""The head's adapter for an agent that plays in workers of the run, which may be on other machines.
 
 Knows: import strings, assignments and reports.  Knows not: where the workers are, how they play.
-Invariants: an agent is sent as its name, never as code; an episode whose worker is lost ends as `lost`, which is no
-failure of its agent.
+Invariants: an agent is sent by name, never as code; an episode whose worker is lost ends as `lost`, which does not
+count as a failure of its agent.
 """
 
 from __future__ import annotations
@@ -28,15 +28,15 @@ from ludus.rollout.work_queue import WorkQueue
 
 @dataclass(frozen=True, slots=True)
 class AgentName:
-    """An agent as it is sent."""
+    """An agent, named so that a worker can import it."""
 
     reference: str
-    """'pkg.mod:Name', or '/path/to/file.py:Name'; '': the one that the configuration's `config_class` makes."""
+    """'pkg.mod:Name' or '/path/to/file.py:Name'. '': the agent that the configuration's `config_class` makes."""
     kwargs: Mapping[str, Any]
 
     @classmethod
     def of(cls, workflow: object, kwargs: Mapping[str, Any] | None) -> AgentName:
-        """Raises UserError if the agent, or a value for it, cannot be named to another machine."""
+        """Raises UserError if the agent cannot be imported by name, or an argument cannot be sent."""
         if (fault := json_fault(kwargs)) is not None:
             raise UserError(f"workflow_kwargs cannot be sent to rollout workers as JSON: {fault}")
         return cls(_reference(workflow), dict(kwargs or {}))
@@ -48,18 +48,18 @@ class AgentName:
 
     @property
     def label(self) -> str:
-        """All of it in one string."""
+        """Name and arguments in one string."""
         return json.dumps([self.reference, self.kwargs], sort_keys=True)
 
 
 class RemoteAgentAdapter:
-    """Plays episodes of one agent in the workers of a run, once it is attached to it."""
+    """Plays episodes of one agent in the workers of a run, once attached to the run."""
 
     def __init__(self, agent: AgentName) -> None:
         self.agent = agent
         self.name = agent.reference or "the agent of config_class"
         self._run: WorkQueue | None = None
-        """None: it is in no run yet."""
+        """None until it is attached to a run."""
         self._numbers = itertools.count()
 
     def __repr__(self) -> str:
@@ -75,14 +75,14 @@ class RemoteAgentAdapter:
         return self._run
 
     async def setup(self) -> None:
-        """Each worker sets the agent up for itself."""
+        """Does nothing: each worker sets the agent up itself."""
 
     async def close(self) -> None:
-        """The workers end with the run."""
+        """Does nothing: the workers end with the run."""
 
     @asynccontextmanager
     async def place(self, _episode_id: str) -> AsyncIterator[None]:
-        """Some worker has a free slot for the episode for the length of the block."""
+        """Reserve a slot of some worker for the length of the block."""
         await self._work_queue.acquire_slot()
         try:
             yield
@@ -90,7 +90,7 @@ class RemoteAgentAdapter:
             self._work_queue.release_slot()
 
     async def play(self, data: Mapping[str, Any], context: EpisodeContext) -> object:
-        """What the agent returned. Raises RemoteAgentError with what it raised, or with the loss of its worker."""
+        """What the agent returned. Raises RemoteAgentError if the agent raised or its worker was lost."""
         assignment_id = f"{context.info.episode_id}.{next(self._numbers)}"
         left_s = None if context.deadline_at is None else max(0.0, context.deadline_at - time.monotonic())
         assignment = assignment_body(

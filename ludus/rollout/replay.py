@@ -1,8 +1,8 @@
-"""Groups that were good are trained on again: which ones are kept, and which take places of a batch.
+"""The replay buffer: keeps good groups of earlier batches and draws some of them for each new batch.
 
-Knows: rewards, the ids of groups and episodes, the age of their tokens.  Knows not: the episodes, which the run store
-keeps; advantages, losses.
-Invariant: what is drawn for a batch is a function of the run's seed, the batch, and what was added before it.
+Knows: rewards, ids of groups and episodes, the age of their tokens.  Knows not: the episodes (the run store has them),
+advantages, losses.
+Invariant: what is drawn for a batch depends only on the run's seed, the batch, and what was added before it.
 """
 
 from __future__ import annotations
@@ -21,26 +21,26 @@ from ludus.types import Episode, Group
 
 @dataclass(frozen=True, slots=True)
 class KeptGroup:
-    """A group by the ids under which the run store finds it."""
+    """A group, by the ids under which the run store has it."""
 
     id: str
     task_id: str
     source: str
     episodes: tuple[str, ...]
     version: int
-    """Of the weights that sampled its oldest token."""
+    """Version of the weights that sampled its oldest token."""
 
 
 @dataclass(frozen=True, slots=True)
 class ReplayState:
-    """What a run that goes on later has to know."""
+    """The state that a resumed run needs."""
 
     groups: tuple[KeptGroup, ...] = ()
-    """In the order in which they were added."""
+    """In the order they were added."""
 
     @classmethod
     def of_json(cls, values: Mapping[str, Any]) -> Self:
-        """What `dataclasses.asdict` made of one, and JSON of that."""
+        """From the JSON of `dataclasses.asdict`."""
         return cls(tuple(KeptGroup(**{**each, "episodes": tuple(each["episodes"])}) for each in values["groups"]))
 
 
@@ -56,8 +56,8 @@ class ReplayBuffer:
         teaches: Callable[[Group], bool],
         state: ReplayState | None = None,
     ) -> None:
-        """batch_size: groups.  teaches: whether something can be learned from a group.  state: of an earlier run that
-        goes on. None: it begins."""
+        """batch_size: in groups.  teaches: whether anything can be learned from a group.  state: of the run that is
+        resumed. None: a new run."""
         self._settings = settings
         self._seed = seed
         self._num_places = settings.num_places(batch_size)
@@ -73,19 +73,19 @@ class ReplayBuffer:
 
     @property
     def num_places(self) -> int:
-        """Groups that are drawn for the next batch."""
+        """Number of groups to draw for the next batch."""
         return min(self._num_places, len(self._groups))
 
     def draw(self, version: int, find: Callable[[str], Episode]) -> tuple[Group, ...]:
-        """Groups for the batch that trains weights `version`, each at most once, all equally likely.
+        """Groups for the batch that trains weights `version`, drawn uniformly without repetition.
 
-        find: the episode of an id. What it raises goes on to the caller.
+        find: (id): the episode. What it raises is passed on.
         """
         chosen = Random(derive_seed(self._seed, "replay", version)).sample(self._groups, self.num_places)
         return tuple(Group(each.id, each.task_id, tuple(map(find, each.episodes)), each.source) for each in chosen)
 
     def add(self, groups: Iterable[Group], version: int) -> None:
-        """Keep the good ones of the groups that weights `version` were made from, and none that is too old for them."""
+        """Keep the good ones among the groups that weights `version` were trained on, and drop those now too old."""
         added = (_kept(group, version) for group in groups if self._is_good(group))
         oldest = None if self._settings.max_age is None else version - self._settings.max_age
         young = (each for each in (*self._groups, *added) if oldest is None or each.version >= oldest)

@@ -1,8 +1,8 @@
-"""One episode, from its row to its record: the agent plays, and however that ends becomes an Episode.
+"""Plays one episode, from its row to its record: runs the agent and turns any ending into an Episode.
 
 Knows: agents, sessions, deadlines.  Knows not: groups, advantages, training.
-Invariants: an agent's fault never raises here, it is the episode's outcome; every token sampled for the episode is in
-its record; the episode has been kept when `run` returns.
+Invariants: an agent's error never raises here, it is the episode's outcome; every token sampled for the episode is in
+its record; the episode is archived before `run` returns.
 
     returned ─▶ ok · rejected · failed · truncated (it had met a limit)
     raised   ─▶ failed · truncated (because of a limit) · timeout (because of the deadline)
@@ -39,26 +39,26 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Players:
-    """Which agent plays which rows."""
+    """The agents, by the rows they play."""
 
     training: Mapping[str, AgentAdapter]
-    """By source of rows; that of '' plays those of all others."""
+    """By source of rows; the one under '' plays the rows of all sources not listed."""
     evaluation: Mapping[str, AgentAdapter] = field(default_factory=dict)
-    """As `training`, for evaluations; of sources that it lacks, those of training play them."""
+    """As `training`, for evaluations; for sources not listed here, `training` applies."""
 
     @property
     def agents(self) -> tuple[AgentAdapter, ...]:
-        """Each of them once."""
+        """All agents, without repetitions."""
         return tuple({id(agent): agent for agent in (*self.training.values(), *self.evaluation.values())}.values())
 
     def find(self, source: str, *, is_eval: bool) -> AgentAdapter | None:
-        """None: nobody plays the rows of this source."""
+        """The agent for rows of this source. None: there is none."""
         tables = (self.evaluation, self.training) if is_eval else (self.training,)
         return next((table[name] for table in tables for name in (source, "") if name in table), None)
 
 
 class EpisodeRunner:
-    """Plays episodes of agents in one runtime, once it is entered as an async context manager."""
+    """Plays episodes in one runtime. Use as an async context manager."""
 
     def __init__(
         self,
@@ -71,7 +71,7 @@ class EpisodeRunner:
         archive: Archive | None = None,
         recall: Callable[[str], Recall | None] = lambda _: None,
     ) -> None:
-        """archive: None: episodes are only returned.  recall: by its id what was sampled for an episode before."""
+        """archive: None: episodes are only returned.  recall: (id): what an interrupted run sampled for the episode."""
         self._players = players
         self._runtime = runtime
         self._hosting = AsyncExitStack()
@@ -85,7 +85,7 @@ class EpisodeRunner:
         return f"EpisodeRunner({', '.join(agent.name for agent in self._players.agents)}, {self._runtime!r})"
 
     async def __aenter__(self) -> EpisodeRunner:
-        """What the agent needs is set up. Raises UserError if it could not ask its actors."""
+        """Set up the agents. Raises UserError if an agent could not reach the actors."""
         agents = self._players.agents
         if not all(isinstance(agent, RemoteAgentAdapter) for agent in agents):  # workers ask for themselves
             check_actors(self._settings.actors)
@@ -98,7 +98,7 @@ class EpisodeRunner:
         await self._hosting.__aexit__(*error)
 
     async def run(self, task: EpisodeTask) -> Episode:
-        """The finished episode, kept. Cancelling ends it with outcome `cancelled` instead of raising."""
+        """The finished and archived episode. Cancelling ends it with outcome `cancelled` instead of raising."""
         agent = self._players.find(task.source, is_eval=task.is_eval)
         assert agent is not None, f"somebody plays the rows of {task.source!r}"
         async with process_for(agent, task.episode_id):

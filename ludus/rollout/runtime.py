@@ -1,4 +1,4 @@
-"""Where agents play: the gateway, the thread of the agents, and the clients between them, for the length of a run.
+"""What agents need for the length of a run: the gateway, the thread they run on, and HTTP clients between the two.
 
 Knows: how these three are started and stopped.  Knows not: episodes, rewards.
 """
@@ -23,13 +23,13 @@ class AgentRuntime:
     """Everything between an agent and the recorder. Use as a context manager."""
 
     def __init__(self, recorder: Recorder, server: GatewayServer, *, host: str = "127.0.0.1") -> None:
-        """host: the address of this machine at which agents find the gateway."""
+        """host: the address of this machine at which agents reach the gateway."""
         self.recorder = recorder
         self._host = host
         self.agents = AgentThread()
         self._server = server
         self._clients: ClientFactory | None = None
-        """None: the runtime has not been entered."""
+        """None: not entered yet."""
         self._shared = SharedClients()
 
     def __repr__(self) -> str:
@@ -50,16 +50,16 @@ class AgentRuntime:
 
     @property
     def keys(self) -> SessionKeys:
-        """Sessions that the gateway lets agents reach."""
+        """The keys of the sessions that agents can reach through the gateway."""
         return self._server.keys
 
     @contextmanager
     def context(
         self, session: Session, key: str, info: EpisodeInfo, actors: Mapping[str, ActorSettings] | None = None
     ) -> Iterator[EpisodeContext]:
-        """What an agent needs to reach the session of this key, for the length of the block; its client is its own.
+        """The context with which an agent reaches the session of this key, for the length of the block.
 
-        actors: models that play a part besides. None: there are none.
+        actors: other models that take part in the episode. None: there are none.
         """
         assert self._clients is not None, "the runtime has been entered"
         client = self._clients.open()

@@ -1,8 +1,8 @@
-"""How many groups may start now, and whether a batch has to wait for old ones. Pure.
+"""How many groups may start now, and whether a batch has to wait for running ones. Pure functions.
 
 Knows: counts and versions.  Knows not: who plays, who trains.
 With `max_head_offpolicyness=0` no group starts before the weights it will train are published: a synchronous run.
-With over-sampling so many groups more are under way as are played on top, whatever is taken.
+Over-sampling keeps its extra groups running in addition, however many groups were taken.
 """
 
 from __future__ import annotations
@@ -13,12 +13,12 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class RolloutCounts:
-    """Where the rollouts stand."""
+    """The progress of rollouts."""
 
     version: int
-    """Steps trained so far, which is the version of the weights that sample now."""
+    """Steps trained so far, which is also the version of the weights that sample now."""
     num_accepted_groups: int
-    """Complete groups since the first step, trained on or waiting to be, and places that are reserved for others."""
+    """Groups completed since the first step, trained on or waiting, plus places reserved for groups from elsewhere."""
     num_running_groups: int
     num_running_episodes: int
 
@@ -33,11 +33,11 @@ def num_admissible_groups(
     total_groups: int | None = None,
     num_extra: int = 0,
 ) -> int:
-    """Groups that may start now, at least 0.
+    """Number of groups that may start now, at least 0.
 
-    min(free places, (max_head_offpolicyness + version + 1) * batch_size + num_extra - accepted - running), places
-    being counted in episodes: a group may start as soon as one of its members can. total_groups: what the whole run
-    takes; None: there is no end in sight. num_extra: groups that play on top.
+    min(free places, (max_head_offpolicyness + version + 1) * batch_size + num_extra - accepted - running). Places are
+    counted in episodes: a group may start as soon as one of its members can. total_groups: of the whole run. None:
+    unknown. num_extra: groups that over-sampling plays in addition.
     """
     free_episodes = max(0, max_concurrent - counts.num_running_episodes)
     free_groups = -(-free_episodes // n_samples)
@@ -48,8 +48,10 @@ def num_admissible_groups(
 
 
 def num_surplus_groups(counts: RolloutCounts, *, batch_size: int, max_head_offpolicyness: int) -> int:
-    """Groups, accepted or running, beyond those that may train the batches up to the one of the next version but
-    `max_head_offpolicyness`: what over-sampling has started on top and no batch needs. At least 0."""
+    """Number of groups, accepted or running, that over-sampling started and no batch needs; at least 0.
+
+    Needed are those for the batches up to `max_head_offpolicyness` versions ahead.
+    """
     ahead = (max_head_offpolicyness + counts.version + 1) * batch_size
     return max(0, counts.num_accepted_groups + counts.num_running_groups - ahead)
 
@@ -57,11 +59,11 @@ def num_surplus_groups(counts: RolloutCounts, *, batch_size: int, max_head_offpo
 def is_worth_waiting(
     waiting: Sequence[int], playing: Sequence[int], num_groups: int, *, version: int, max_age: int
 ) -> bool:
-    """A batch of the oldest complete groups would leave behind groups that no batch in time has room for, and one that
-    plays is older than what it would be made of.
+    """Whether a batch should wait for a running group: taking the oldest complete groups now would leave groups that
+    get too old before a batch has room for them, and a running group is older than one of those taken.
 
-    waiting, playing: for each complete group, and for each that is not, the version of the weights that sampled its
-    first token; the complete ones rise.  num_groups: of each batch.  version: of the weights that the next one trains.
+    waiting, playing: for each complete (sorted) and each running group, the version of the weights that sampled its
+    first token.  num_groups: per batch.  version: of the weights that the next batch trains.
     max_age: versions by which a trained token may be older.
     """
     left = sorted((*waiting[num_groups:], *playing))

@@ -1,8 +1,8 @@
-"""An agent whose every episode has a process: it may block, hang, crash or print without end.
+"""Runs each episode of an agent in a process, so that the agent may block, hang, crash or print without end.
 
 Knows: worker processes, what an agent is given and how its run ends.  Knows not: groups, training.
-Invariants: an episode is over at its deadline, with its process; what it printed is kept with it; the agent is set up
-once in each process, there and nowhere else.
+Invariants: an episode ends at its deadline, and its process with it; what it printed is kept with the episode; the
+agent is set up once in each process, and only there.
 
     this process                                   a worker process
     row, base_url, api_key, about ───────────────▶ the agent plays, over HTTP
@@ -35,14 +35,14 @@ from ludus.processes.pool import LeasedWorker, WorkerPool
 from ludus.rollout.playing import RemoteAgentError, grace_s, guarded, received
 from ludus.types import Span
 
-# Of the time that an agent has after its deadline: its process is killed before it is given up, so that what it
+# Share of the grace time after which the process is killed: before the episode is given up, so that what the agent
 # printed is kept.
 _KILLED_AFTER_SHARE = 0.5
 
 
 @dataclass(frozen=True, slots=True)
 class _Played:
-    """What comes back from a process of one episode."""
+    """What a process returns for one episode."""
 
     ending: Ending
     spans: tuple[Span, ...]
@@ -62,9 +62,9 @@ class SubprocessAgentAdapter:
         kinds: Mapping[str, str] | None = None,
         variables: Sequence[str] = (),
     ) -> None:
-        """workflow, kwargs, kinds: as for `resolve_workflow`; the agent reaches the model by HTTP.
-        pool: processes that others share, and close; None: `max_workers` of its own, which find `variables` of this
-        environment in theirs, besides what every program needs.
+        """workflow, kwargs, kinds: as for `resolve_workflow`; the agent reaches the model over HTTP.
+        pool: processes shared with others, who close them. None: `max_workers` processes of its own, which get the
+        environment variables named in `variables` besides those that every program needs.
 
         Raises UserError if it cannot be pickled for another process, or cannot be set up there.
         """
@@ -76,38 +76,38 @@ class SubprocessAgentAdapter:
         self._pool = pool or WorkerPool(max_workers, name="agents", env=handed_on(variables))
         self._owned = self._pool if pool is None else None
         self._leases: dict[str, LeasedWorker] = {}
-        """By episode that plays."""
+        """By id of the running episode."""
         self._check()
 
     def __repr__(self) -> str:
         return f"SubprocessAgentAdapter({self.name}, {self._pool!r})"
 
     async def setup(self) -> None:
-        """The agent is set up in each process when that starts."""
+        """Does nothing: the agent is set up in each process when that starts."""
 
     async def close(self) -> None:
-        """No process of its own is left."""
+        """End the processes of its own."""
         if self._owned is not None:
             await asyncio.to_thread(self._owned.close)
 
     @asynccontextmanager
     async def place(self, episode_id: str) -> AsyncIterator[None]:
-        """A process, in which the agent has been set up, is the episode's for the length of the block."""
+        """Reserve a process with the agent set up in it, for this episode and the length of the block."""
         async with self.lease() as lease:
             with self.placed(episode_id, lease):
                 yield
 
     def lease(self) -> AbstractAsyncContextManager[LeasedWorker]:
-        """A process, in which the agent has been set up, for several episodes, one after the other."""
+        """A process with the agent set up in it, for several episodes one after the other."""
         return self._pool.lease(self._setting_up())
 
     async def make_ready(self, lease: LeasedWorker) -> None:
-        """The agent has been set up in this process, also if it was started anew. Raises what the agent raises then."""
+        """Make sure that the agent is set up in this process, also after a restart. Raises what the agent raises."""
         (await lease.run(self._setting_up())).result()
 
     @contextmanager
     def placed(self, episode_id: str, lease: LeasedWorker) -> Iterator[None]:
-        """The episode plays in this process for the length of the block."""
+        """Make this process the place of the episode for the length of the block."""
         self._leases[episode_id] = lease
         try:
             yield
@@ -115,8 +115,8 @@ class SubprocessAgentAdapter:
             del self._leases[episode_id]
 
     async def play(self, data: Mapping[str, Any], context: EpisodeContext) -> object:
-        """What the agent returned, in the episode's place; of what it raised, and how its process ended,
-        RemoteAgentError."""
+        """Play in the episode's process; returns what the agent returned. Raises RemoteAgentError if the agent raised
+        or its process ended."""
         known = {name: getattr(context, name) for name in ("base_url", "api_key", "info", "actors")}
         call = WorkerCall.of(
             self._player,
@@ -135,7 +135,7 @@ class SubprocessAgentAdapter:
         return WorkerCall.of(self._player)
 
     def _check(self) -> None:
-        """Sets the agent up in one process, which will play."""
+        """Set the agent up in one process, which later plays."""
         try:
             self._pool.call_blocking(self._player)
         except Exception as error:
@@ -146,13 +146,14 @@ class SubprocessAgentAdapter:
 
 @runtime_checkable
 class Placed(Protocol):
-    """An agent whose every episode needs a place before its time begins."""
+    """An agent adapter whose episodes need a place, such as a process, before their time begins."""
 
     def place(self, episode_id: str) -> AbstractAsyncContextManager[None]: ...
 
 
 def process_for(agent_adapter: AgentAdapter, episode_id: str) -> AbstractAsyncContextManager[None]:
-    """Where an episode of `agent_adapter` plays; its time begins when there is a process for it, if it needs one."""
+    """The place of an episode of `agent_adapter`; waits for a process if the adapter needs one, before the episode's
+    time begins."""
     return agent_adapter.place(episode_id) if isinstance(agent_adapter, Placed) else nullcontext()
 
 
@@ -162,16 +163,16 @@ class _Player:
     def __init__(self, agent: AgentAdapter) -> None:
         self._agent = agent
         self._http_client: Any = None
-        """None: no episode was played yet."""
+        """None until the first episode."""
         self._clients = SharedClients()
 
     @classmethod
     def of(cls, workflow: bytes, kwargs: bytes, kinds: Mapping[str, str]) -> _Player:
-        """The agent is set up here, once in the life of the process."""
+        """Set the agent up, once in the life of the process."""
         return cls(resolve_workflow(pickle.loads(workflow), pickle.loads(kwargs), kinds=kinds, may_block=True))
 
     async def __call__(self, data: Mapping[str, Any] | None = None, **known: Any) -> _Played | None:
-        """How one episode ended. data: None: nothing is played; only the agent is set up.  known: of its context."""
+        """Play one episode; returns how it ended. data: None: only set the agent up.  known: fields of its context."""
         if data is None:
             return None
         if self._http_client is None or self._http_client.is_closed:  # agents may close it
@@ -182,7 +183,7 @@ class _Player:
 
 
 def time_left_s(context: EpisodeContext) -> float | None:
-    """How long the process may take. None: for ever. Raises RemoteAgentError if no time is left."""
+    """How long the process may take. None: no limit. Raises RemoteAgentError if no time is left."""
     if context.deadline_at is None:
         return None
     left_s = context.deadline_at - time.monotonic()
@@ -192,7 +193,7 @@ def time_left_s(context: EpisodeContext) -> float | None:
 
 
 def agent_environment(base_url: str, api_key: str) -> dict[str, str]:
-    """For SDKs that are given no arguments; they reach this machine without a proxy."""
+    """Environment variables for SDKs that are created without arguments; this machine is reached without a proxy."""
     direct = [host for host in (os.environ.get("NO_PROXY"), "127.0.0.1", "localhost") if host]
     return {
         "OPENAI_BASE_URL": base_url,
@@ -204,7 +205,7 @@ def agent_environment(base_url: str, api_key: str) -> dict[str, str]:
 
 
 def _broken(end: CallEnd) -> _Played:
-    """What there is to say where the process did not."""
+    """The result of an episode whose process did not return one."""
     match end.ending:
         case calls.TimedOut(timeout_s):
             what = f"the agent was still playing after {timeout_s:.1f} s; its process was killed"
@@ -222,7 +223,7 @@ def _with_last_words(what: str, end: CallEnd) -> str:
 
 
 def _process_span(name: str, started_at: float, end: CallEnd) -> Span:
-    """The process of an episode, with what it printed."""
+    """The span of an episode's process, with what it printed."""
     output = end.output
     return Span(
         kind="process",

@@ -1,8 +1,8 @@
-"""What is played next: rows in a reproducible order, as groups of episodes with ids and seeds.
+"""Which rows are played next: a reproducible order of groups of episodes, with ids and seeds.
 
 Knows: sources of rows, a seed, which rows rest.  Knows not: agents, engines, time.
 Invariants: group number `ordinal` is the same row with the same ids and seeds in every run with the same seed and data;
-rows that rest are passed over, and their numbers with them.
+resting rows are skipped, and their ordinals with them.
 """
 
 from __future__ import annotations
@@ -29,12 +29,12 @@ class EpisodeTask:
     data: Row
     seed: int
     step: int | None
-    """The training step that asked for it. None: no step did."""
+    """The training step it is played for. None: for none."""
     is_eval: bool = False
     is_greedy: bool = False
-    """Its answers are the likeliest, whatever its agent asks for."""
+    """Sample greedily, whatever the agent asks for."""
     source: str = ""
-    """Name of the dataset that the row is of. '': there is only one."""
+    """Name of the row's dataset. '': there is only one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +44,7 @@ class GroupTask:
     ordinal: int
     source: Source
     epoch: int
-    """Of the source: how often each of its rows came up before."""
+    """Epoch of the source: how often each of its rows came up before."""
     row_idx: int
     run_seed: int
 
@@ -59,9 +59,9 @@ class GroupTask:
     def member(
         self, member_idx: int, attempt: int, step: int | None, *, is_greedy: bool = False, num_lost: int = 0
     ) -> EpisodeTask:
-        """The task of one member; another attempt has another id, and another seed unless the one before was lost.
+        """The task of one member. Each attempt has its own id, and its own seed unless the previous attempt was lost.
 
-        num_lost: of the attempts before, those that were.
+        num_lost: how many of the previous attempts were lost.
         """
         return EpisodeTask(
             episode_id=f"{self.group_id}-m{member_idx:02d}" + (f"-r{attempt}" if attempt else ""),
@@ -76,8 +76,8 @@ class GroupTask:
 
 
 class GroupStream:
-    """The endless stream of groups over the rows of the sources, each source epoch after epoch; it can be set back to
-    where a run stopped."""
+    """The endless stream of groups over the rows of the sources, each source epoch after epoch. It can start where an
+    earlier run stopped."""
 
     def __init__(
         self,
@@ -89,9 +89,10 @@ class GroupStream:
         first: Iterable[int] = (),
         curriculum: Curriculum | None = None,
     ) -> None:
-        """next_ordinal, first: what `cursor` of an earlier stream gave, and the groups begun but never trained on.
+        """next_ordinal, first: from an earlier stream's cursor: where to continue, and the groups that were begun and
+        never trained on, which come first.
 
-        curriculum: says which rows rest. None: none ever does.
+        curriculum: decides which rows rest. None: none does.
         """
         self._sources = sources
         self._mixture = Mixture(sources, seed)
@@ -99,11 +100,11 @@ class GroupStream:
         self._shuffle = shuffle
         self._again = sorted(first)
         self._orders: dict[str, tuple[int, list[int]]] = {}
-        """By source: the epoch that was asked for last, and the order of its rows."""
+        """By source: the epoch used last, and the order of the rows in it."""
         self._has_warned = False
         self.curriculum = curriculum
         self.next_ordinal = next_ordinal
-        """The first group that was never dispatched."""
+        """Ordinal of the first group that was never dispatched."""
 
     def __iter__(self) -> Iterator[GroupTask]:
         return self
@@ -117,7 +118,7 @@ class GroupStream:
 
     @property
     def waiting_again(self) -> tuple[int, ...]:
-        """Groups that were begun, are to be played anew, and were not dispatched again yet."""
+        """Ordinals of groups that will be played again and were not dispatched yet."""
         return tuple(self._again)
 
     def group(self, ordinal: int) -> GroupTask:
@@ -127,16 +128,16 @@ class GroupStream:
         return GroupTask(ordinal, source, epoch, self._order(source, epoch)[place], self._seed)
 
     def put_back(self, task: GroupTask) -> None:
-        """A group that something else than its episodes ended: it is neither trained on nor judged, and comes again."""
+        """Play the group again: it was ended for reasons outside its episodes, and is neither trained on nor judged."""
         self._again = sorted({*self._again, task.ordinal})
 
     def record(self, task: GroupTask, episodes: Sequence[Episode]) -> None:
-        """What became of a group. Raises UserError if its success cannot be told, and a curriculum goes by that."""
+        """Note a group's result for the curriculum. Raises UserError if its episodes report no success."""
         if self.curriculum is not None:
             self.curriculum.record(task.task_id, task.epoch, episodes)
 
     def _next_awake(self) -> GroupTask:
-        """The next group whose row does not rest; where a whole pass rests, of that the one played least recently."""
+        """The next group whose row does not rest. If all rows of a pass rest: the one played least recently."""
         group = self.group(self.next_ordinal)
         if self.curriculum is None:
             return group

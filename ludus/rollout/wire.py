@@ -1,8 +1,8 @@
-"""What the head and a worker that plays its episodes send each other: JSON, no pickle.
+"""The messages between the head and the workers that play its episodes: JSON, no pickle.
 
 Knows: assignments, endings, spans.  Knows not: HTTP, who waits for whom.
-Invariant: what an agent returned means the same once received: numbers, mappings, `Result` and None arrive as
-such, and of anything else comes what an error about it shows.
+Invariant: an agent's value means the same when received: numbers, mappings, `Result` and None arrive unchanged; of any
+other value only its text arrives, for error messages.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ class _Body(pydantic.BaseModel):
     model_config = pydantic.ConfigDict(extra="forbid", frozen=True)
 
     def to_json(self) -> str:
-        """In ASCII. Python's JSON keeps what pydantic's does not: NaN, infinities, halves of a surrogate pair."""
+        """As ASCII. Python's JSON keeps what pydantic's does not: NaN, infinities, lone surrogates."""
         return json.dumps(self.model_dump())
 
     @classmethod
     def of_json(cls, text: str | bytes) -> Self:
-        """What `to_json` wrote. Raises ValueError for anything else."""
+        """From the text of `to_json`. Raises ValueError for anything else."""
         try:
             value = json.loads(text)
         except RecursionError:
@@ -43,15 +43,15 @@ class AssignmentBody(_Body):
     """One episode to play."""
 
     assignment_id: str
-    """Names this playing of it."""
+    """Id of this attempt to play it."""
     agent: str
-    """Which of the agents that the workers have."""
+    """Label of one of the agents that the workers have set up."""
     data: dict[str, Any]
     base_url: str
     api_key: str
     info: EpisodeInfo
     left_s: float | None
-    """Until its deadline. None: it has none."""
+    """Seconds until its deadline. None: it has none."""
 
 
 class TakeBody(_Body):
@@ -59,34 +59,34 @@ class TakeBody(_Body):
 
     index: int
     attempt: int
-    """Of its process."""
+    """Start number of the worker's process."""
     free: int
-    """Slots that are ready for an episode now."""
+    """Number of slots that are ready for an episode."""
     has: list[str]
-    """Ids of the assignments that it plays."""
+    """Ids of the assignments that it is playing."""
     number: int
-    """Of this request among all that the process sends: one that comes late says what was true before."""
+    """Number of this request among those of the process, by which one that arrives late is recognised as outdated."""
 
 
 class TakenBody(_Body):
-    """The answer to it."""
+    """The answer to a request for episodes."""
 
     assignments: list[AssignmentBody] = []
     cancelled: list[str] = []
-    """Assignments that nobody waits for any more."""
+    """Ids of assignments that were cancelled."""
 
 
 class ReportBody(_Body):
-    """How a playing ended."""
+    """How an assignment ended."""
 
     index: int
     attempt: int
     assignment_id: str
     ending: Literal["returned", "raised"]
     value: Any = None
-    """What was returned, as `to_wire` writes it."""
+    """The returned value, in the form of `to_wire`."""
     trace: str = ""
-    """Of what was raised; and so are the codes."""
+    """Traceback of what was raised; `codes` are its error codes."""
     codes: str = ""
     spans: list[dict[str, Any]] = []
     agent_metrics: dict[str, list[float]] = {}
@@ -107,7 +107,7 @@ def assignment_body(
     info: EpisodeInfo,
     left_s: float | None = None,
 ) -> AssignmentBody:
-    """Raises UserError if the row is no JSON."""
+    """The message for one episode. Raises UserError if the row cannot be written as JSON."""
     if (fault := json_fault(data)) is not None:
         columns = [name for name, value in data.items() if json_fault(value) is not None]
         raise UserError(
@@ -126,7 +126,7 @@ def assignment_body(
 
 
 def ending_fields(ending: Ending) -> dict[str, Any]:
-    """The fields of a report that state how an agent ended."""
+    """The fields of a report that describe `ending`."""
     match ending:
         case Returned(value):
             return {"ending": "returned", "value": to_wire(value)}
@@ -137,12 +137,12 @@ def ending_fields(ending: Ending) -> dict[str, Any]:
 
 
 def whole_text(text: str) -> str:
-    """The text with halves of surrogate pairs, which models write and no file or terminal takes, spelled out."""
+    """The text with lone surrogates escaped: models write them, and no file or terminal takes them."""
     return text.encode("utf-8", "backslashreplace").decode()
 
 
 class OpaqueValue:
-    """A value that was not sent; here it is shown as it was shown there."""
+    """Stands for a value that was not sent; its repr is that of the original."""
 
     def __init__(self, shown: str) -> None:
         self._shown = shown
@@ -152,7 +152,7 @@ class OpaqueValue:
 
 
 def to_wire(value: object) -> Any:
-    """The value as JSON, with its kind beside it."""
+    """The value as JSON, tagged with its kind."""
     if value is None or isinstance(value, str):
         return value
     if isinstance(value, tuple):
@@ -171,7 +171,7 @@ def to_wire(value: object) -> Any:
 
 
 def from_wire(value: Any) -> object:
-    """What `to_wire` was given. Raises UserError for what it never writes."""
+    """The value that `to_wire` was given. Raises UserError for anything that `to_wire` never writes."""
     if value is None or isinstance(value, str):
         return value
     match value:
@@ -189,7 +189,7 @@ def from_wire(value: Any) -> object:
 
 
 def json_fault(value: object) -> Exception | None:
-    """Why the value is no JSON. None: it is."""
+    """Why the value cannot be written as JSON. None: it can."""
     try:
         json.dumps(value)
     except (TypeError, ValueError) as error:

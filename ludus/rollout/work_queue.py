@@ -1,10 +1,10 @@
-"""Episodes dispatched to workers in other processes: who plays what, and what becomes of it when a worker is lost.
+"""The head's queue of episodes for workers in other processes: who plays what, and what happens if a worker is lost.
 
 Knows: assignments, workers by number, one queue.  Knows not: agents, how a worker plays.
 Invariants: an episode is at one worker or in the queue; each ends once, with its report or as lost; what a worker was
-sent and never received is sent again.
+sent and did not receive is sent again.
 
-    POST take {free, has} ─▶ {assignments, cancelled}     waits until there is something to say
+    POST take {free, has} ─▶ {assignments, cancelled}     answered when there is something for the worker
     POST end  {assignment_id, …}
 """
 
@@ -27,22 +27,22 @@ from ludus.rollout.wire import AssignmentBody, ReportBody, TakeBody, TakenBody, 
 T = TypeVar("T")
 SERVICE = "rollout"
 TAKE_S = 15.0
-"""A worker that asks is answered after so long even if there is nothing for it: so it is known to be alive."""
+"""A worker's request is answered after this long even with nothing, so that a live worker keeps asking."""
 MAX_REPORT_BYTES = 2**30
-"""Of an episode of the longest context with the rivals of every token; the head holds it in memory."""
+"""Enough for the longest context with top logprobs of every token; the head holds a report in memory."""
 Worker = tuple[int, int]
-"""Number and start of a worker's process."""
+"""A worker's number, and which start of its process this is."""
 
 
 @dataclass(slots=True, eq=False)
 class _QueuedEpisode:
     assignment: AssignmentBody
     future: Future[ReportBody | None] = field(default_factory=Future)
-    """Its report. None: its worker was lost."""
+    """Resolves to its report, or to None if its worker was lost."""
     worker: Worker | None = None
-    """None: it waits for one."""
+    """None: it is in the queue."""
     was_seen: bool = False
-    """The worker has said that it has it."""
+    """The worker has confirmed that it has the assignment."""
     is_cancelled: bool = False
 
 
@@ -55,14 +55,14 @@ class WorkQueue:
         self._queue: deque[_QueuedEpisode] = deque()
         self._admitted: set[Worker] = set()
         self._free: dict[Worker, int] = {}
-        """Slots as each worker reported them last, less the assignments that it was given since."""
+        """Free slots as each worker last reported them, less the assignments given to it since."""
         self._turns: dict[Worker, int] = {}
-        """The number of the request by which each worker asked last."""
+        """The number of each worker's latest request."""
         self._is_closed = False
         self._num_taken = 0
-        """Slots that `acquire_slot` gave."""
+        """Slots handed out by `acquire_slot`."""
         self._listeners: dict[tuple[asyncio.AbstractEventLoop, asyncio.Event], None] = {}
-        """Who waits for a change, the first to come first."""
+        """Those waiting for a change, in order of arrival."""
 
     def __repr__(self) -> str:
         with self._lock:
@@ -70,13 +70,13 @@ class WorkQueue:
         return f"WorkQueue(workers={len(self._admitted)}, slots={slots}, playing={len(self._episodes)})"
 
     def admit(self, index: int, attempt: int) -> None:
-        """A worker is there. How many episodes it can play, it reports with each request."""
+        """Add a worker, which reports with each request how many episodes it can play."""
         with self._lock:
             self._admitted.add((index, attempt))
         self._notify()
 
     def lose(self, index: int) -> None:
-        """The worker is gone: what it played is lost."""
+        """Remove a worker: the episodes that it was playing are lost."""
         with self._lock:
             for worker in [worker for worker in self._free if worker[0] == index]:
                 del self._free[worker]
@@ -90,13 +90,13 @@ class WorkQueue:
             _settle(queued.future, None)
 
     def close(self) -> None:
-        """The run is over: who asks for episodes is told so, and nobody is held up by a request that waits for one."""
+        """End the run: waiting requests are answered, and workers that ask are told that it is over."""
         with self._lock:
             self._is_closed = True
         self._notify()
 
     async def acquire_slot(self) -> None:
-        """Returns when some worker has a slot for one episode more, which is the caller's until `release_slot`."""
+        """Wait until some worker has a free slot, which is the caller's until `release_slot`."""
         await self._until(self._take_slot_nowait)
 
     def release_slot(self) -> None:
@@ -105,7 +105,7 @@ class WorkQueue:
         self._notify()
 
     async def play(self, assignment: AssignmentBody) -> ReportBody | None:
-        """How the assignment ended at some worker. None: it was lost there. Cancelling ends it there."""
+        """Have some worker play the assignment; returns its report. None: it was lost. Cancelling ends it there too."""
         queued = _QueuedEpisode(assignment)
         with self._lock:
             self._episodes[assignment.assignment_id] = queued
@@ -123,7 +123,7 @@ class WorkQueue:
             raise
 
     async def answer(self, request: Request, index: int) -> Response:
-        """The request of the worker of this number, which speaks for no other."""
+        """Answer a request of the worker with this number; it cannot act for another."""
         rest, body = request.path_params["rest"], await read_body(request, MAX_REPORT_BYTES)
         try:
             if rest == "take":
@@ -157,7 +157,7 @@ class WorkQueue:
             return TakenBody()
 
     async def _until(self, attempt: Callable[[], T | None]) -> T:
-        """What `attempt` gives, which is tried again whenever something has changed. None: nothing yet."""
+        """Call `attempt` again after every change until it returns something other than None."""
         listener = (asyncio.get_running_loop(), asyncio.Event())
         with self._lock:
             self._listeners[listener] = None
@@ -171,9 +171,9 @@ class WorkQueue:
                 del self._listeners[listener]
 
     def _begin_take(self, worker: Worker, asked: TakeBody) -> bool:
-        """A worker asks anew: what it asked before is answered with nothing, and what it never received waits again.
+        """Register a worker's new request: its earlier one is answered empty, what it never received is queued again.
 
-        False: it has asked anew since, and this came late; what it says of slots and episodes is no longer so.
+        False: a newer request has already arrived, so this one is outdated.
         """
         has = frozenset(asked.has)
         with self._lock:
@@ -193,7 +193,7 @@ class WorkQueue:
         return True
 
     def _take_nowait(self, worker: Worker, asked: TakeBody) -> TakenBody | None:
-        """What there is to say to a worker. None: nothing."""
+        """The answer for a worker. None: there is nothing for it yet."""
         with self._lock:
             if self._is_closed or self._turns[worker] != asked.number:
                 return TakenBody()  # it asks anew
@@ -221,12 +221,12 @@ class WorkQueue:
         _settle(queued.future, report)
 
     def _num_slots(self) -> int:
-        """Those that are free, and those of what is played; not those that a worker has to make ready again."""
+        """Free and busy slots; not those that a worker is still preparing."""
         playing = sum(queued.worker is not None and not queued.is_cancelled for queued in self._episodes.values())
         return playing + sum(self._free.get(worker, 0) for worker in self._admitted)
 
     def _take_slot_nowait(self) -> bool | None:
-        """None: no worker has one free."""
+        """True if a slot was taken. None: no worker has a free one."""
         with self._lock:
             if self._num_taken >= self._num_slots():
                 return None

@@ -1,8 +1,8 @@
 """A worker of a run: gets episodes from the head over HTTP, plays each in its own process, and reports how it ended.
 
-Knows: the head's work queue, the adapter of agents with a process.  Knows not: sessions, rewards, who placed it.
-Invariants: a slot is offered only while its process is ready, so that an episode's time is its agent's alone; what
-the head calls off ends here with its process; an end is reported until the head has received it.
+Knows: the head's work queue, the adapter for agents in processes.  Knows not: sessions, rewards, who placed it.
+Invariants: a slot is offered only while its process is ready, so that set-up never counts as an episode's time; an
+episode that the head cancels ends here, with its process; a report is sent until the head has received it.
 """
 
 from __future__ import annotations
@@ -34,37 +34,37 @@ from ludus.runs.codec import span_fields
 logger = logging.getLogger(__name__)
 
 CAPACITY = "capacity"
-"""In the worker's task: episodes that it plays at the same time; and so is `agents`, labels of agents to set up."""
+"""Key in the worker's task: how many episodes it plays at the same time. `agents`: labels of the agents to set up."""
 AGENTS = "agents"
-# A head that is busy answers late; one that is gone is noticed by the signs of life.
+# A busy head answers late; a head that is gone is noticed by the heartbeats.
 AGAIN_S = 0.5
-# The same body meets the same fault: what passes by itself, such as a head short of files or of disk, has passed after
-# half a minute.
+# Resending the same body only helps against passing faults, such as a head short of file handles or disk; after half a
+# minute it is given up.
 MAX_FAILED = 60
 MakeAgentAdapter = Callable[[AgentName, WorkerPool], SubprocessAgentAdapter]
 
 
 class RoleClient(Protocol):
-    """This process towards the head of its run."""
+    """This process's connection to the head of its run."""
 
     @property
     def head_url(self) -> str: ...
     @property
     def key(self) -> str:
-        """Its own."""
+        """The key of this process."""
 
     @property
     def index(self) -> int: ...
     @property
     def attempt(self) -> int:
-        """How often it was started before."""
+        """How often this process was started before."""
 
     def join(self) -> None:
-        """Say that it is ready. Raises BackendError if the head cannot be reached, or has another under this index."""
+        """Report ready. Raises BackendError if the head cannot be reached, or knows another process by this index."""
 
 
 class _RefusedError(BackendError):
-    """The head was reached, and does not take what it was sent."""
+    """The head was reached and refused the request."""
 
 
 class RolloutWorker:
@@ -79,9 +79,9 @@ class RolloutWorker:
         actors: Mapping[str, ActorSettings] | None = None,
         variables: Sequence[str] = (),
     ) -> None:
-        """actors: models that play a part in the episodes. None: there are none.
+        """actors: other models that take part in the episodes. None: there are none.
 
-        variables: of this environment, that agents find in theirs besides what every program needs.
+        variables: environment variables that agents get besides those that every program needs.
         """
         self._member = role_client
         self._capacity = capacity
@@ -91,17 +91,17 @@ class RolloutWorker:
         self._agent_adapters: dict[str, SubprocessAgentAdapter] = {}
         self._playing: dict[str, asyncio.Task[None]] = {}
         self._free: list[tuple[LeasedWorker, asyncio.Event]] = []
-        """Processes that are ready, each with the event that an episode which played in it has ended."""
+        """Ready processes, each with the event that is set when the episode played in it has ended."""
         self._changed = asyncio.Event()
-        """A slot has become free."""
+        """Set when a slot has become free."""
         self._numbers = itertools.count()
-        """Of requests for episodes."""
+        """Numbers of the requests for episodes."""
 
     def __repr__(self) -> str:
         return f"RolloutWorker({self._member!r}, playing={len(self._playing)} of {self._capacity})"
 
     def prepare(self, label: str) -> SubprocessAgentAdapter:
-        """The adapter of an agent. Raises UserError if the agent cannot be set up here; blocks while it is."""
+        """The adapter of an agent, which is set up first; blocks. Raises UserError if that fails."""
         if label not in self._agent_adapters:
             self._agent_adapters[label] = self._make_agent_adapter(AgentName.of_label(label), self._pool)
         return self._agent_adapters[label]
@@ -128,7 +128,7 @@ class RolloutWorker:
     # ---- inside
 
     async def _take(self, http: httpx.AsyncClient, group: asyncio.TaskGroup) -> None:
-        """Ask for episodes once, and begin them; asks anew as soon as a slot is free."""
+        """Ask for episodes once, and start them; ends the request early when a slot becomes free."""
         self._changed.clear()
         answer = await first_of(self._ask(http, "take", self._wanted), self._changed.wait())
         # an answer on its way when a slot became free is not lost: the head sends it again
@@ -143,7 +143,7 @@ class RolloutWorker:
             self._playing[assignment.assignment_id] = group.create_task(work, name=assignment.assignment_id)
 
     def _wanted(self) -> str:
-        """A request for episodes, as things are now; has another number where it is sent again, for both may come."""
+        """A request for episodes, built from the current state. A resent request has a new number: both may arrive."""
         return TakeBody(
             index=self._member.index,
             attempt=self._member.attempt,
@@ -153,7 +153,7 @@ class RolloutWorker:
         ).to_json()
 
     async def _keep_slot(self) -> None:
-        """One slot: free whenever its process lives with all agents set up in it, for the clock of an episode runs."""
+        """Run one slot, offered only while its process has all agents set up: an episode's clock starts with it."""
         agent_adapters = list(self._agent_adapters.values())
         async with agent_adapters[0].lease() as lease:
             while True:
@@ -167,7 +167,7 @@ class RolloutWorker:
     async def _play_and_report(
         self, http: httpx.AsyncClient, assignment: AssignmentBody, lease: LeasedWorker, was_used: asyncio.Event
     ) -> None:
-        """Cancelled where the head calls it off, which the group takes for an end like any other."""
+        """Play one assignment and report its end. Cancelled when the head cancels the assignment."""
         try:
             report = await self._play(assignment, lease)
             try:
@@ -181,7 +181,7 @@ class RolloutWorker:
             was_used.set()
 
     async def _play(self, assignment: AssignmentBody, lease: LeasedWorker) -> str:
-        """The report, as it is sent."""
+        """Play one assignment; returns the report as JSON."""
         agent_adapter = await asyncio.to_thread(self.prepare, assignment.agent)
         received_at = time.monotonic()
         context = EpisodeContext(
@@ -208,7 +208,7 @@ class RolloutWorker:
         ).to_json()
 
     async def _ask(self, http: httpx.AsyncClient, path: str, body: Callable[[], str]) -> bytes:
-        """The head's answer, however long it takes to be reached. Raises _RefusedError if it does not take the body."""
+        """The head's answer, retrying until it is reached. Raises _RefusedError if the head refuses the body."""
         num_failed = 0
         while True:
             try:

@@ -1,1 +1,1 @@
-"""Watching a run: the run's folder, its report, its curves; spans, and episodes as traces elsewhere."""
+"""The record of a run: its folder, report, curves and live page; spans, and trackers."""

@@ -1,8 +1,8 @@
-"""An episode as bytes, and back; a session that grows turn by turn, each with what is new since the turn before.
+"""Encodes episodes to bytes and back; also a growing session, turn by turn, each with only what is new in it.
 
 Knows: the records of `ludus.types`, msgspec.  Knows not: SQLite, files.
 Invariants: `decode_episode(encode_episode(e)) == e`, logprobs to the last bit, for every JSON-able `metadata`; a
-`SessionReader` that is given all that a `SessionWriter` wrote has the session's record.
+`SessionReader` that reads everything a `SessionWriter` wrote has the session's record.
 
 Messages and tools are stored once, so n turns hold n messages and not n²; the tokens of a sampled node are its turn's.
 """
@@ -23,21 +23,21 @@ Item = TypeVar("Item")
 KindT = TypeVar("KindT")
 
 FORMAT = 4
-"""Version of this layout; a run folder of another one is refused by name."""
+"""Version of this format; a run folder with another version is refused."""
 _NOTHING = Message("user")
 _MOST_DEPTH = 200
-"""As deep as the JSON that servers take; deeper values exhaust the stacks of who reads them."""
+"""Same limit as for JSON that servers accept; deeper values exhaust the stacks of readers."""
 _MOST_BITS = 14_000
-"""Some 4,200 digits: Python writes and reads no more than 4,300."""
+"""About 4,200 digits: Python converts no more than 4,300."""
 
 
 class Piece(msgspec.Struct, array_like=True):
-    """A turn with all that is new in it."""
+    """A turn with everything that is new in it."""
 
     turn: Turn
-    """Without its messages, reply and tools, whose places in the session's tables follow."""
+    """The turn without its messages, reply and tools; their indices in the session's tables follow."""
     goes_on: str | None
-    """The turn whose messages this one's begin with, and are not written again. None: all are written."""
+    """The turn whose messages this one's begin with; those are not written again. None: all are written."""
     asked: list[int]
     reply: int
     tools: list[int]
@@ -48,12 +48,12 @@ class Piece(msgspec.Struct, array_like=True):
 
 class _Stored(msgspec.Struct, array_like=True):
     episode: Episode
-    """Without its spans and its session's insides."""
+    """The episode without its spans and the content of its session."""
     spans: list[dict[str, Any]]
-    """What an agent wrote into them may be anything."""
+    """Separate, because an agent may write anything into them."""
     pieces: list[Piece]
     nodes: list[Node]
-    """Those that came after the last turn."""
+    """Nodes after the last turn."""
 
 
 def encode_episode(episode: Episode) -> bytes:
@@ -73,7 +73,7 @@ def encode_episode(episode: Episode) -> bytes:
 
 
 def decode_episode(data: bytes) -> Episode:
-    """The episode that `encode_episode` was given. Raises UserError for anything else."""
+    """The inverse of `encode_episode`. Raises UserError for any other data."""
     try:
         stored = _decode(data)
         reader = SessionReader(stored.episode.session.id)
@@ -86,7 +86,7 @@ def decode_episode(data: bytes) -> Episode:
 
 
 class SessionWriter:
-    """Turns of one session, each with the nodes, messages and tools that are new in it."""
+    """Writes the turns of one session, each with the nodes, messages and tools that are new in it."""
 
     def __init__(self) -> None:
         self._messages: _Table[Message] = _Table()
@@ -94,7 +94,7 @@ class SessionWriter:
         self._asked: dict[str, tuple[Message, ...]] = {}
 
     def write(self, nodes: Sequence[Node], turn: Turn) -> Piece:
-        """nodes: those that the session's graph has got since the turn before; the turn's own is among them."""
+        """nodes: those added to the session's graph since the previous turn, including the turn's own."""
         messages, tools = self._messages, self._tools
         num_messages, num_tools = len(messages.items), len(tools.items)
         earlier = self._asked.get(turn.follows or "", ())
@@ -113,7 +113,7 @@ class SessionWriter:
 
 
 class SessionReader:
-    """The record of a session, from what a `SessionWriter` wrote of it, in the same order."""
+    """Rebuilds a session's record from the output of a `SessionWriter`, in the same order."""
 
     def __init__(self, session_id: str) -> None:
         self._session_id = session_id
@@ -123,7 +123,7 @@ class SessionReader:
         self._turns: dict[str, Turn] = {}
 
     def fits(self, piece: Piece) -> bool:
-        """It follows what was read so far: no piece between them is missing."""
+        """Whether it directly follows what was read so far, without a missing piece."""
         place = piece.turn.node - len(self._nodes)
         is_next = 0 <= place < len(piece.nodes) and piece.nodes[place].turn_id == piece.turn.id
         return is_next and (piece.goes_on is None or piece.goes_on in self._turns)
@@ -147,17 +147,17 @@ class SessionReader:
             self._nodes.append(node if turn is None else replace(node, token_ids=turn.sampled.token_ids))
 
     def record(self) -> SessionRecord:
-        """Of what was read so far."""
+        """The record of what was read so far."""
         return SessionRecord(self._session_id, tuple(self._nodes), tuple(self._turns.values()))
 
 
 class _Table(Generic[Item]):
-    """Items in the order of first sight; equal items once."""
+    """Distinct items, in order of first appearance."""
 
     def __init__(self) -> None:
         self.items: list[Item] = []
         self._by_identity: dict[int, tuple[int, Item]] = {}
-        """The items are held, lest another one come to lie where one lay."""
+        """By id(). The items are kept alive, so that no id is reused."""
         self._idx_by_text: dict[str, int] = {}
 
     def index(self, item: Item) -> int:
@@ -178,7 +178,7 @@ def _without_tokens(node: Node, turn: Turn) -> Node:
 
 
 def to_bytes(value: msgspec.Struct) -> bytes:
-    """MessagePack; what that cannot hold, halves of surrogate pairs and integers beyond 64 bits, as JSON in ASCII."""
+    """As MessagePack, or as ASCII JSON if MessagePack cannot hold it (lone surrogates, integers beyond 64 bits)."""
     try:
         return _encode(value)
     except (UnicodeEncodeError, OverflowError):
@@ -186,10 +186,10 @@ def to_bytes(value: msgspec.Struct) -> bytes:
 
 
 class Decoder(Generic[KindT]):
-    """Reads what `to_bytes` wrote of one kind.
+    """Reads one kind of values written by `to_bytes`.
 
-    Made while its module is imported, not when bytes come: msgspec looks at a kind's fields when it meets it first, and
-    two threads that make it do so at once end the process with a segmentation fault (msgspec 0.22).
+    Create it at import time, not when bytes arrive: msgspec inspects a kind's fields on first use, and if two threads
+    do so at once, the process crashes with a segmentation fault (msgspec 0.22).
     """
 
     def __init__(self, kind: type[KindT]) -> None:
@@ -197,7 +197,7 @@ class Decoder(Generic[KindT]):
         self._decode = msgspec.msgpack.Decoder(kind).decode
 
     def __call__(self, data: bytes) -> KindT:
-        """What `to_bytes` was given. Raises ValueError for anything else."""
+        """The inverse of `to_bytes`. Raises ValueError for any other data."""
         try:
             if data.startswith(b"["):  # no list of MessagePack begins so
                 return msgspec.convert(json.loads(data), self._kind)
@@ -207,13 +207,13 @@ class Decoder(Generic[KindT]):
 
 
 def span_fields(span: Span) -> dict[str, Any]:
-    """Not asdict, which copies what is in a span, and some of that cannot be copied."""
+    """The span's fields. asdict would copy their content, some of which cannot be copied."""
     return {each.name: plain(getattr(span, each.name)) for each in fields(span)}
 
 
 def plain(value: object, depth: int = 0) -> Any:
-    """`value` in JSON's words, so that no episode is lost: arrays become lists, what JSON does not know its repr,
-    what is nested too deep an ellipsis, a number that Python does not write in digits its hexadecimal ones."""
+    """`value` as JSON, whatever it is, so that no episode is lost: arrays become lists, unknown types their repr,
+    values that are nested too deeply an ellipsis, and integers too long for decimal digits hexadecimal."""
     if type(value) is int and value.bit_length() > _MOST_BITS:
         return hex(value)
     if value is None or type(value) in (str, int, float, bool):
@@ -235,7 +235,7 @@ _decode = Decoder(_Stored)
 
 
 def map_texts(value: Any, change: Callable[[str], str]) -> Any:
-    """The JSON-able value with every text in it changed; keys stay."""
+    """The JSON-able value with `change` applied to every text in it, except keys."""
     if isinstance(value, str):
         return change(value)
     if isinstance(value, Mapping):

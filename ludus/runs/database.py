@@ -1,8 +1,8 @@
-"""A file of SQLite, for several threads of one process.
+"""An SQLite file, for several threads of one process.
 
 Knows: SQLite.  Knows not: what is in it, which process may write it.
-Invariants: what a transaction has written survives `kill -9` and a power cut, all of it or nothing; a file that is made
-here can be read by its user alone.
+Invariants: a committed transaction survives `kill -9` and a power cut, completely or not at all; a file created here is
+readable by its user only.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class Database:
 
     @classmethod
     def open(cls, path: Path, *, reads_only: bool = False) -> Self:
-        """The file, which is made if it is not there. reads_only: nothing is written to it."""
+        """Open the file, or create it. reads_only: never write to it."""
         # On a read-only disk it can still be read; SQLite must then not look for its journal.
         is_fixed = not os.access(path.parent, os.W_OK)
         options = "?mode=ro&immutable=1" if is_fixed else "?mode=ro" if reads_only else ""
@@ -49,7 +49,7 @@ class Database:
 
     @classmethod
     def temporary(cls) -> Self:
-        """One without a name, empty, that is gone once it is closed."""
+        """An empty database without a name, which is deleted when it is closed."""
         return cls(sqlite3.connect("", isolation_level=None, check_same_thread=False))
 
     def create(self, schema: str) -> None:
@@ -60,7 +60,7 @@ class Database:
             return self._db.execute(sql, values).fetchall()
 
     def damage(self) -> str | None:
-        """What is wrong with the file, in words. None: its pages hang together. Reads all of it."""
+        """What is wrong with the file, in words. None: it is consistent. Reads the whole file."""
         try:
             ((said,),) = self.rows("PRAGMA quick_check(1)")
         except sqlite3.OperationalError:  # not the file is at fault
@@ -70,7 +70,7 @@ class Database:
         return None if said == "ok" else " ".join(str(said).replace("*** in database main ***", "").split())
 
     def copy_to(self, path: Path) -> None:
-        """Write all of it to a new file, for the user alone, on the disk when it returns."""
+        """Copy everything to a new file, readable by the user only, and synced when this returns."""
         with closing(Database.open(path)) as copy, self._lock:
             self._db.backup(copy._db)
 

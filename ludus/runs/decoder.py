@@ -1,4 +1,4 @@
-"""The text of a run's tokens, by the tokenizer of the model that it trains.
+"""Decodes a run's tokens with the tokenizer of its model.
 
 Knows: the run's configuration, where models are.  Knows not: what the text is shown in.
 """
@@ -14,7 +14,7 @@ from ludus.text.tokenizer import Tokenizer
 
 
 def decoder_of(store: RunStore) -> Decode | None:
-    """Text of the token ids in a run. None: the run's model is not here."""
+    """A function from a run's token ids to text. None: the run's model is not on this machine."""
     try:
         reference = read_config(store.folder).get("model", {}).get("path")
         return Tokenizer.load(resolve_model(str(reference))).decode if reference else None

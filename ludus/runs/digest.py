@@ -1,4 +1,4 @@
-"""A run in a page of Markdown: what came of it, what is wrong, where its tokens went.
+"""A run as a page of Markdown: results, problems, and what became of its tokens.
 
 Knows: what the live page asks of a run.  Knows not: files, who shows it.
 """
@@ -11,7 +11,7 @@ from typing import Any
 from ludus.runs.watch.run import WatchedRun
 
 _COMPARED = ("success", "reward")
-"""Of the summary, each before training and after it."""
+"""Values in the summary that are compared before and after training."""
 _COURSES = (
     "rollout/reward",
     "rollout/success",
@@ -27,7 +27,7 @@ _COURSES = (
 
 
 def digest(run: WatchedRun) -> str:
-    """The run as it is now, in the Markdown that GitHub and every tracker that shows Markdown understand."""
+    """The run as it is now, in Markdown that GitHub and all trackers with Markdown understand."""
     about, ledger = run.overview(), run.ledger()
     steps = about["steps"][-1] if about["steps"] else 0
     facts = [about["state"], f"{steps:,} steps", about["algorithm"]["name"]]
@@ -79,6 +79,6 @@ def _number(value: float | None) -> str:
 
 
 def _plain(text: str) -> str:
-    """In one line, with nothing in it that Markdown or HTML reads."""
+    """The text in one line, with Markdown and HTML escaped."""
     words = " ".join(text.split())
     return "".join(f"\\{sign}" if sign in r"\`*_{}[]<>#|~!" else sign for sign in words)

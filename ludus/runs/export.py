@@ -1,4 +1,4 @@
-"""A run's recorded interactions as a file that other tools read: JSON lines or Parquet.
+"""Writes a run's recorded interactions to a file for other tools: JSON lines or Parquet.
 
 Knows: rows of interactions, files.  Knows not: how a row is made.
 """
@@ -23,7 +23,7 @@ AS_TEXT = ("messages", "reply", "tools")
 
 
 def write_jsonl(rows: Iterable[Row], path: Path) -> int:
-    """One JSON object a line; returns how many."""
+    """Write one JSON object per line; returns their number."""
     count = 0
     with path.open("w", encoding="utf-8") as file:
         for count, row in enumerate(rows, start=1):  # noqa: B007  # the count is the result
@@ -32,7 +32,7 @@ def write_jsonl(rows: Iterable[Row], path: Path) -> int:
 
 
 def write_parquet(rows: Iterable[Row], path: Path) -> int:
-    """One row a line of the other format; messages, replies and tools are JSON text. Returns how many.
+    """Write the same rows; messages, replies and tools are JSON text. Returns their number.
 
     Raises UserError if pyarrow is not installed.
     """
@@ -52,7 +52,7 @@ def write_parquet(rows: Iterable[Row], path: Path) -> int:
 
 
 def write_failures(failures: Sequence[Failure], path: Path) -> Path | None:
-    """A line for each group of episodes that ended badly, beside an export; where it is. None: there are none."""
+    """Write a line for each group of failed episodes, beside an export; returns the path. None: there are none."""
     beside = path.with_name(f"{path.stem}.failures.jsonl")
     if not failures:
         beside.unlink(missing_ok=True)

@@ -1,4 +1,4 @@
-"""Episodes that ended badly, grouped by what went wrong.
+"""Groups failed episodes by what went wrong.
 
 Knows: outcomes and their reasons.  Knows not: who played, where they are kept.
 """
@@ -13,7 +13,7 @@ from ludus.runs.view import printable
 from ludus.types import Episode, OutcomeKind
 
 KINDS: tuple[OutcomeKind, ...] = ("failed", "timeout", "lost")
-"""Outcomes of episodes that nothing is learned from although nobody wanted that."""
+"""Outcomes that count as failures: nothing is learned from such episodes, and nobody intended it."""
 MOST_CHARS = 160  # of a reason in one line: a long message of an exception, and no page of HTML
 # What differs between episodes that fail alike: numbers, addresses, ids.
 _OWN = re.compile(r"0x[0-9a-f]+|\b(?=[0-9a-f-]*\d)[0-9a-f-]{8,}\b|\d+(?:\.\d+)?", re.IGNORECASE)
@@ -21,35 +21,35 @@ _OWN = re.compile(r"0x[0-9a-f]+|\b(?=[0-9a-f-]*\d)[0-9a-f-]{8,}\b|\d+(?:\.\d+)?"
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """All episodes that went wrong alike."""
+    """All episodes that failed in the same way."""
 
     outcome: OutcomeKind
     reason: str
-    """One line, of the first."""
+    """The reason of the first episode, in one line."""
     count: int
     first: str
     """Id of the first episode."""
     trace: str
-    """All that is known of the first: the last frames of the user's own code, and the error."""
+    """The traceback of the first episode: the last frames of the user's own code, and the error."""
 
     def __str__(self) -> str:
         return f"{self.count} x {self.outcome}: {self.reason}"
 
 
 def kind_of(reason: str) -> str:
-    """What the reasons of episodes that failed alike have in common."""
+    """The reason without what differs between similar failures, such as numbers and ids."""
     return _OWN.sub("#", line_of(reason))
 
 
 class Failures:
-    """Counts them."""
+    """Counts failures by kind."""
 
     def __init__(self) -> None:
         self._first: dict[tuple[str, str], Episode] = {}
         self._counts: dict[tuple[str, str], int] = {}
 
     def add(self, episode: Episode) -> None:
-        """Of an episode that went well nothing is kept."""
+        """Count the episode if it failed."""
         if episode.outcome.kind not in KINDS:
             return
         alike = (episode.outcome.kind, kind_of(episode.outcome.reason))
@@ -57,7 +57,7 @@ class Failures:
         self._counts[alike] = self._counts.get(alike, 0) + 1
 
     def groups(self) -> tuple[Failure, ...]:
-        """The most frequent first."""
+        """The failures, most frequent first."""
         found = [
             Failure(
                 first.outcome.kind, line_of(first.outcome.reason), self._counts[alike], first.id, first.outcome.reason
@@ -68,7 +68,7 @@ class Failures:
 
 
 def failure_lines(failures: Sequence[Failure], *, num_episodes: int | None = None) -> list[str]:
-    """A sentence, and a line for each group. Empty: nothing went wrong. num_episodes: of how many. None: not known."""
+    """A sentence, and a line for each group. Empty: no failures. num_episodes: in total. None: unknown."""
     if not failures:
         return []
     total, of = sum(each.count for each in failures), "" if num_episodes is None else f" of {num_episodes:,}"
@@ -76,6 +76,6 @@ def failure_lines(failures: Sequence[Failure], *, num_episodes: int | None = Non
 
 
 def line_of(reason: str) -> str:
-    """The error itself, which is the last line of a trace."""
+    """The error itself, which is the last line of a traceback."""
     lines = [line.strip() for line in reason.splitlines() if line.strip()]
     return (lines[-1] if lines else "no reason is known")[:MOST_CHARS]

@@ -1,5 +1,5 @@
-"""The small files of a run's folder, read whatever became of them: config.yaml, metrics.jsonl, summary.json;
-and the model beside them.
+"""Reads the small files of a run's folder even if they are damaged: config.yaml, metrics.jsonl, summary.json; and finds
+the trained model.
 
 Knows: YAML, JSON.  Knows not: what the values are for, who wrote them.
 """
@@ -23,10 +23,11 @@ from ludus.settings import read_yaml
 logger = logging.getLogger(__name__)
 
 LOCK = "writer.lock"
-"""Held by the process that writes the run."""
+"""File that is locked by the process that writes the run."""
 
 _CHECKSUM = "# CRC-32 of the lines below: "
-"""Begins config.yaml: half of it would be a configuration, too. Who edits the file takes the line away."""
+"""First line of config.yaml, because half of the file would be a valid configuration too. Who edits the file by hand
+removes the line."""
 _FIRST_LINE = re.compile(rf"{_CHECKSUM}([0-9a-f]{{8}})\n".encode())
 _SECRET = re.compile(
     r"(?:.*_)?(?:(?:api|access|secret|private)_?key|(?:api|access|auth|bearer|hf)_?token|password|secret|headers)|token"
@@ -38,24 +39,24 @@ HIDDEN = "…"
 
 
 def is_begun(folder: Path) -> bool:
-    """Somebody wrote the run; its run.db was there before that."""
+    """Whether the run was begun; its run.db exists before that."""
     return any((folder / name).is_file() for name in (LOCK, "metrics.jsonl"))
 
 
 def write_config(folder: Path, text: str) -> None:
-    """Replace the run's configuration. Raises OSError if the disk refuses."""
+    """Replace the run's configuration. Raises OSError if the disk fails."""
     write_whole(folder / "config.yaml", f"{_CHECKSUM}{zlib.crc32(text.encode()):08x}\n{text}")
 
 
 def config_text(folder: Path) -> str:
-    """What `write_config` was given, or what is left of it."""
+    """The text given to `write_config`, or what is left of it."""
     path = folder / "config.yaml"
     content = path.read_bytes() if path.is_file() else b""
     return _FIRST_LINE.sub(b"", content, count=1).decode(errors="replace")
 
 
 def read_config(folder: Path) -> dict[str, Any]:
-    """The values in the run's configuration. Raises UserError if they are not those that were written."""
+    """The values in the run's configuration. Raises UserError if the file is damaged."""
     path = folder / "config.yaml"
     if not path.is_file():
         raise UserError(f"{path.name} is missing")
@@ -90,7 +91,7 @@ def without_secrets(value: Any, *, is_secret: bool = False) -> Any:
 
 
 def read_summary(folder: Path) -> dict[str, Any] | None:
-    """The run in one object. None: it has not ended. Raises UserError if it cannot be read."""
+    """The content of summary.json. None: the run has not ended. Raises UserError if it cannot be read."""
     path = folder / "summary.json"
     try:
         values = json.loads(path.read_bytes())
@@ -104,9 +105,9 @@ def read_summary(folder: Path) -> dict[str, Any] | None:
 
 
 def trained_model(folder: Path) -> Path:
-    """The folder of the model that the run has trained. Raises UserError if there is none, or not as it was saved.
+    """The folder of the run's trained model. Raises UserError if there is none, or if it is damaged.
 
-    A run without a summary is taken at its word; a warning says so where the summary cannot be read.
+    Without a summary the model cannot be verified and is trusted, with a warning if the summary cannot be read.
     """
     model, again = folder / "model", f"ludus train {folder / 'config.yaml'} --resume"
     if not model.is_dir():
@@ -128,23 +129,23 @@ def trained_model(folder: Path) -> Path:
 
 
 RESUMED = "run/resumed"
-"""Among the metrics of a step: the run went on from there, and what was measured of later steps before is void."""
+"""A metric of a step: the run was resumed from there, so earlier lines of later steps are void."""
 
 
 @dataclass(frozen=True, slots=True)
 class MetricLines:
-    """What stands in lines of metrics.jsonl."""
+    """The content of lines of metrics.jsonl."""
 
     rows: list[tuple[int, dict[str, float]]]
-    """Step and metrics, by step; of what several lines say of a step, the last holds."""
+    """Steps with their metrics, in order; if several lines have the same metric of a step, the last one counts."""
     num_unreadable: int
-    """Lines; one that a crash cut short does not count."""
+    """Unreadable lines, not counting one that a crash cut short."""
     void: frozenset[int]
-    """Steps after which nothing was left of them: the run was resumed from an earlier one."""
+    """Steps that were thrown away when the run was resumed from an earlier one."""
 
 
 def read_metrics(folder: Path) -> MetricLines:
-    """All of the run's."""
+    """All metrics of the run."""
     path = folder / "metrics.jsonl"
     return metric_lines(path.read_bytes().splitlines(keepends=True) if path.is_file() else [])
 
@@ -170,7 +171,7 @@ def metric_lines(lines: Iterable[bytes]) -> MetricLines:
 
 
 def metrics_of(line: bytes) -> tuple[int, dict[str, float]] | None:
-    """Step and metrics in a line of metrics.jsonl. None: it cannot be read."""
+    """Step and metrics in a line of metrics.jsonl. None: the line cannot be read."""
     try:
         values = json.loads(line)
         return int(values.pop("step")), {name: float(each) for name, each in values.items()}

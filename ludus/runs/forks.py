@@ -18,21 +18,21 @@ _CONTEXT_CHARS = 80
 
 @dataclass(frozen=True, slots=True)
 class ForkExample:
-    """Two texts where they part."""
+    """An example of a fork: two texts around their first difference."""
 
     session_id: str
     number: int
-    """Of the turn in its episode, from 1."""
+    """Number of the turn in its episode, from 1."""
     seen: str
-    """What the model saw and sampled before."""
+    """What the model had seen and sampled before."""
     shown: str
-    """What it was given instead."""
+    """What the new prompt shows instead."""
 
 
 def fork_examples(
     session: SessionRecord, decode: Decode, *, known: Collection[str] = frozenset()
 ) -> dict[str, ForkExample]:
-    """The first fork of each reason in a session. known: reasons that need none."""
+    """The first fork of each reason in a session. known: reasons that need no example."""
     found: dict[str, ForkExample] = {}
     for number, turn in enumerate(session.turns, start=1):
         if turn.fork is not None and turn.fork not in (*known, *found):
@@ -42,8 +42,8 @@ def fork_examples(
 
 
 def fork_between(session: SessionRecord, turn: Turn, decode: Decode) -> tuple[str, str] | None:
-    """Around their first difference, what the model saw and sampled before the turn, and what it was given instead.
-    None: nothing came before."""
+    """What the model had seen and sampled before the turn, and what the turn's prompt shows instead, both around their
+    first difference. None: nothing came before."""
     before = next((each for each in session.turns if each.id == turn.follows), None)
     if before is None:
         return None

@@ -1,7 +1,7 @@
-"""A run in Python: its steps, episodes, turns and tokens as tables of pandas.
+"""A run in Python: its steps, episodes, turns and tokens as pandas tables.
 
-Knows: the run store, pandas (when a table is asked for).  Knows not: who writes the run meanwhile.
-Invariant: a run that is looked at is not changed, also while it trains; a table shows what was there when it was made.
+Knows: the run store, pandas (once a table is asked for).  Knows not: who writes the run meanwhile.
+Invariant: loading never changes a run, even while it trains; a table shows the state at the time it was made.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _TURNS = (
     *("started_at", "first_token_at", "prefill_s", "finished_at"),
 )
 _USED = ("trained_logprob", "ratio", "clipped", "weight", "loss", "entropy")
-"""Of a trained token, as its loss used them."""
+"""Columns of a trained token, with the values that its loss used."""
 _TOKENS = (
     *("episode_id", "step", "turn_id", "place", "token_id", "text", "logprob", "version", "advantage", "mask"),
     *_USED,
@@ -45,9 +45,9 @@ _TOKENS = (
 
 
 def load_run(folder: Path | str) -> LoadedRun:
-    """The run in a folder such as `runs/guess`: finished, broken off, or still training.
+    """The run in a folder such as `runs/guess`: finished, interrupted, or still training.
 
-    Its files are closed by `close`, at the end of a `with` block, or as soon as nobody holds it any more.
+    Its files are closed by `close`, at the end of a `with` block, or when the object is garbage-collected.
 
     Raises UserError if there is none.
     """
@@ -55,7 +55,7 @@ def load_run(folder: Path | str) -> LoadedRun:
 
 
 class LoadedRun(AbstractContextManager["LoadedRun"]):
-    """What a run has recorded until now. Tables are made anew whenever they are asked for."""
+    """What a run has recorded until now. Tables are built anew on every call."""
 
     def __init__(self, store: RunStore) -> None:
         self._store = store
@@ -81,38 +81,38 @@ class LoadedRun(AbstractContextManager["LoadedRun"]):
 
     @property
     def config(self) -> dict[str, Any]:
-        """Every key with its value, as `config.yaml` has them. Raises UserError if it is damaged."""
+        """Every key with its value, from `config.yaml`. Raises UserError if the file is damaged."""
         return read_config(self._store.folder)
 
     @property
     def summary(self) -> dict[str, Any] | None:
-        """`summary.json`. None: the run has not ended."""
+        """The content of `summary.json`. None: the run has not ended."""
         return self._store.summary()
 
     def steps(self) -> pd.DataFrame:
-        """One row a step, indexed by it; a column for each metric, NaN where a step has none."""
+        """One row per step, indexed by step; a column for each metric, NaN where a step has none."""
         rows = self._store.metrics()
         frame = _frame([values for _, values in rows])
         frame.index = _pandas().Index([step for step, _ in rows], name="step", dtype="int64")
         return frame
 
     def episodes(self) -> pd.DataFrame:
-        """One row for each attempt at an episode, in the order in which they ended. `step` is NaN outside of one."""
+        """One row for each attempt at an episode, in order of their ends. `step` is NaN if it belongs to none."""
         return _frame(self._store.episode_rows(), _EPISODES)
 
     def turns(self, step: int | None = None) -> pd.DataFrame:
-        """One row for each answer of the model. `prompt` is what was new to it, `mask` why it was not trained.
+        """One row for each answer of the model. `prompt` is what was new in its prompt, `mask` why it was not trained.
 
-        step: of the episodes that are read. None: all.
+        step: only episodes of this step. None: all.
         """
         rows = (_turn_row(episode, number, view) for episode, number, view in self._views(step))
         return _frame(self._of_steps(rows), _TURNS)
 
     def tokens(self, step: int | None = None) -> pd.DataFrame:
-        """One row for each sampled token: its logprob as it was sampled, its turn's advantage or mask, and what its
-        loss used of it, NaN where it was not trained or nothing was recorded.
+        """One row for each sampled token: its logprob when sampled, its turn's advantage or mask, and the values that
+        its loss used (NaN if it was not trained or nothing was recorded).
 
-        step: of the episodes that are read. None: all, 16 columns for every token of the run.
+        step: only episodes of this step. None: all, 16 columns for every token of the run.
         """
         used = _UsedTokens(self._store)
         rows = (
@@ -172,7 +172,7 @@ def _turn_row(episode: Episode, number: int, view: TurnView) -> dict[str, Any]:
 
 
 class _UsedTokens:
-    """What the losses of a run used of its tokens; of the steps, the last that was asked for is in memory."""
+    """The values of tokens used by the losses of a run; the step that was used last is in memory."""
 
     def __init__(self, store: RunStore) -> None:
         self._store = store
@@ -180,7 +180,7 @@ class _UsedTokens:
         self._last: tuple[int, StepTokens | None] = (0, None)
 
     def of(self, turn_id: str) -> Mapping[int, Mapping[str, float]]:
-        """By the places of trained tokens among those that the turn sampled."""
+        """The values of a turn's trained tokens, by their index among its sampled tokens."""
         step = self._steps.get(turn_id)
         if step is None:
             return {}

@@ -1,7 +1,7 @@
-"""Episodes as others train on them: token ids, masks, logprobs and rewards in plain JSON, a row a turn or a path.
+"""Episodes as training data for other tools: token ids, masks, logprobs and rewards as JSON, one row per turn or path.
 
 Knows: the records of `ludus.types`.  Knows not: advantages, HTTP, file formats.
-Invariant: in both styles every sampled token of the episode is masked in exactly once.
+Invariant: in both styles every sampled token of the episode has loss mask 1 in exactly one row.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ NO_VERSION = -1  # of tokens that nobody sampled
 def interactions(episode: Episode, style: Style = "individual") -> list[Row]:
     """The rows of an episode, in the order of its turns.
 
-    individual: one a turn; its prompt is masked out.  concat: one for each path from the root to a leaf, where a turn
-    that lies on several paths is masked in on the first.
+    individual: one row per turn; the prompt has mask 0.  concat: one row per path from the root to a leaf; a turn on
+    several paths has mask 1 only on the first.
     """
     turns = episode.session.turns
     chains = ((turn,) for turn in turns) if style == "individual" else episode.session.chains(turns)
@@ -30,7 +30,7 @@ def interactions(episode: Episode, style: Style = "individual") -> list[Row]:
 
 
 def message_json(message: Message) -> Row:
-    """A message in the words of OpenAI's protocol, with its thinking as `reasoning_content`."""
+    """A message in the form of OpenAI's protocol, with its thinking as `reasoning_content`."""
     calls = [
         {"id": call.id, "type": "function", "function": {"name": call.name, "arguments": call.arguments}}
         for call in message.tool_calls
@@ -58,7 +58,7 @@ def path_of(session: SessionRecord, chain: Sequence[Turn]) -> tuple[list[int], l
 
 
 def _row(episode: Episode, chain: Sequence[Turn]) -> Row:
-    """The path to the last turn of `chain`, whose turns lie on it in this order and are masked in."""
+    """The row of the path to the last turn of `chain`; the turns of `chain`, in order on the path, have mask 1."""
     last = chain[-1]
     token_ids, mask, logprobs, versions = path_of(episode.session, chain)
     return {
@@ -85,7 +85,7 @@ def _row(episode: Episode, chain: Sequence[Turn]) -> Row:
 
 
 def tool_json(tool: ToolSpec) -> Row:
-    """A tool in the words of OpenAI's protocol."""
+    """A tool in the form of OpenAI's protocol."""
     parameters = plain(tool.parameters)
     function = {"name": tool.name, "description": tool.description, "parameters": parameters}
     return {"type": "function", "function": {**function, "strict": True} if tool.strict else function}

@@ -1,13 +1,13 @@
-"""What a process has recorded of sessions that have not ended, in the run's folder: it survives the process.
+"""The journal in a run's folder: the turns of sessions that have not ended, which survive the death of the process.
 
-Knows: files, one entry a turn.  Knows not: SQLite, who samples.
-Invariants: when `add_turn` has returned, the turn survives `kill -9`; an entry that was cut short costs no other;
-of sessions that have ended nothing stays.
+Knows: files, one entry per turn.  Knows not: SQLite, who samples.
+Invariants: when `add_turn` has returned, the turn survives `kill -9`; an incomplete entry does not affect others;
+entries of ended sessions are removed.
 
     runs/<name>/journal/4711-9f3c21d0-000001.turns   one process's first segment; locked while that process lives
 
-An entry goes to the kernel in one write, which outlives the process at some microseconds a turn; a power cut may take
-the last seconds of sessions that are still open.
+An entry is passed to the kernel in one write, which survives the process and takes a few microseconds per turn; a power
+cut may lose the last seconds of open sessions.
 """
 
 from __future__ import annotations
@@ -38,13 +38,13 @@ FOLDER = "journal"
 SEGMENT_BYTES = 16 * 2**20  # a file this large is read in a second, and is deleted when its sessions have ended
 _SUFFIX = ".turns"
 _NUMBER_BYTES = 4
-"""Before each entry, its length and its CRC-32; the longest context's turn has some MiB."""
+"""Size of the two numbers before each entry: its length and its CRC-32. A turn of the longest context has some MiB."""
 
 
 class _Entry(msgspec.Struct, array_like=True):
     session: str
     info: dict[str, Any]
-    """Empty: nothing new."""
+    """Facts about the session, if there are new ones."""
     rewards: dict[str, float] = {}
     piece: Piece | None = None
 
@@ -54,12 +54,12 @@ _decode = Decoder(_Entry)
 
 @dataclass(slots=True)
 class Unfinished:
-    """A session that had not ended when its process did."""
+    """A session that had not ended when its process ended."""
 
     reader: SessionReader
     rewards: dict[str, float] = field(default_factory=dict)
     info: Mapping[str, Any] = field(default_factory=dict)
-    """What `Journal.info` was given; empty if it was given nothing."""
+    """The facts given to `Journal.info`."""
 
     @property
     def record(self) -> SessionRecord:
@@ -101,26 +101,27 @@ class Journal:
         return f"Journal({str(self._folder)!r}, open={len(self._open)}, segments={len(self._segments)})"
 
     def info(self, session_id: str, facts: Mapping[str, Any]) -> None:
-        """What is known of a session beside its turns; written together with its first entry."""
+        """Note facts about a session besides its turns; they are written with its first entry."""
         with self._lock:
             self._open.setdefault(session_id, _OpenSession()).info = facts
 
     def add_turn(self, session_id: str, nodes: Sequence[Node], turn: Turn) -> None:
-        """Durable when it returns. Raises BackendError if the disk refuses; the next entry of the session has it then.
+        """Write a turn; it is durable when this returns. Raises BackendError if the disk fails; the turn is then
+        written with the session's next entry.
 
-        nodes: those that the session's graph has got since its turn before.
+        nodes: those added to the session's graph since its previous turn.
         """
         with self._lock:
             session = self._open.setdefault(session_id, _OpenSession())
             self._append(session_id, session, piece=session.writer.write(nodes, turn))
 
     def add_rewards(self, session_id: str, rewards: Mapping[str, float]) -> None:
-        """Rewards by turn id, on top of earlier ones; otherwise as `add_turn`."""
+        """Write rewards by turn id, in addition to earlier ones; otherwise as `add_turn`."""
         with self._lock:
             self._append(session_id, self._open.setdefault(session_id, _OpenSession()), rewards=dict(rewards))
 
     def end(self, session_id: str) -> None:
-        """The session is kept elsewhere now."""
+        """Drop the session's entries: it is stored elsewhere now."""
         with self._lock:
             self._open.pop(session_id, None)
             for segment in self._segments:
@@ -133,7 +134,7 @@ class Journal:
                 self._segments[-1].clear()
 
     def close(self) -> None:
-        """Lets another process read what is left; nothing stays where every session has ended."""
+        """Let another process read what is left; segments whose sessions have all ended are deleted."""
         with self._lock:
             for segment in self._segments:
                 segment.close()
@@ -166,7 +167,7 @@ class _OpenSession:
     info: Mapping[str, Any] = field(default_factory=dict)
     """Not written yet."""
     unwritten: bytes = b""
-    """Entries that the disk refused."""
+    """Entries that could not be written."""
 
 
 @dataclass(slots=True, eq=False)
@@ -210,14 +211,14 @@ class _Segment:
 
 
 def left_behind(run_folder: Path) -> tuple[Path, ...]:
-    """Segments whose processes have ended, each process's in order."""
+    """Segments of processes that have ended, in order for each process."""
     return tuple(path for path in sorted((run_folder / FOLDER).glob(f"[0-9]*{_SUFFIX}")) if _is_free(path))
 
 
 def read_unfinished(paths: Sequence[Path]) -> tuple[Unfinished, ...]:
     """The sessions in these segments, in the order of their first entries.
 
-    An entry that is not as it was written is left out, and what follows it in its session.
+    A damaged entry is left out, with everything after it in its session.
     """
     found: dict[str, Unfinished] = {}
     for path in paths:
@@ -233,7 +234,7 @@ def read_unfinished(paths: Sequence[Path]) -> tuple[Unfinished, ...]:
 
 
 def discard(paths: Sequence[Path]) -> None:
-    """Remove segments that were read, and set those aside of which something could not be."""
+    """Remove segments that were read; those with unreadable parts are set aside."""
     for path in paths:
         if None in _entries(path):
             logger.warning("%s is damaged: turns of open sessions are lost; it is kept as %s", path, set_aside(path))
@@ -242,7 +243,7 @@ def discard(paths: Sequence[Path]) -> None:
 
 
 def _entries(path: Path) -> Iterator[_Entry | None]:
-    """Those in the segment; None in place of one that is not as it was written, or was cut short."""
+    """The entries of the segment; None for one that is damaged or incomplete."""
     size = path.stat().st_size  # a length that is damaged may be any
     with path.open("rb") as file:
         while length := file.read(_NUMBER_BYTES):
@@ -253,7 +254,7 @@ def _entries(path: Path) -> Iterator[_Entry | None]:
 
 
 def _is_free(path: Path) -> bool:
-    """No process holds the segment."""
+    """Whether no process holds the segment."""
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     except OSError:

@@ -1,4 +1,4 @@
-"""Metrics are flat mappings from `area/name_unit` to a number, returned by whoever measured and written by the loop."""
+"""Metrics: flat mappings from `area/name_unit` to a number, returned by what measures them and written by the loop."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ Metrics = Mapping[str, float]
 
 
 def merge_means(rows: Iterable[Metrics]) -> dict[str, float]:
-    """Mean of every name over the rows that have it; names in order of first appearance."""
+    """The mean of every metric over the rows that have it, in order of first appearance."""
     values: dict[str, list[float]] = {}
     for row in rows:
         for name, value in row.items():

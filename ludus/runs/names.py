@@ -1,4 +1,4 @@
-"""Names of runs that are not taken yet."""
+"""Finds unused names for runs."""
 
 from __future__ import annotations
 

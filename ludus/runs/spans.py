@@ -1,7 +1,7 @@
-"""What happens in an episode besides the model's answers: calls of tools, rewards, whatever an agent names.
+"""Spans: what happens in an episode besides the model's answers, such as tool calls and rewards.
 
 Knows: time, one context variable.  Knows not: agents, tools, exporters.
-Invariant: a span that was begun ends in its episode's log, however its block ends.
+Invariant: every span that was begun is logged in its episode, however its block ends.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from ludus.types import Span
 
 
 class SpanLog:
-    """The spans of one episode, in the order in which they ended. Safe to use from several threads."""
+    """The spans of one episode, in order of their ends. Safe to use from several threads."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -35,7 +35,7 @@ class SpanLog:
 
 @dataclass
 class OpenSpan:
-    """A span while it lasts; what is set here is kept."""
+    """A span that has not ended; what is set on it is recorded."""
 
     kind: str
     name: str
@@ -45,7 +45,7 @@ class OpenSpan:
     error: str | None = None
     """None: it did not fail."""
     turn_id: str | None = None
-    """The turn it belongs to. None: to none in particular."""
+    """The turn it belongs to, if any."""
     metrics: dict[str, float] = field(default_factory=dict)
 
 
@@ -54,7 +54,7 @@ _LOG: ContextVar[SpanLog | None] = ContextVar("ludus_spans", default=None)
 
 @contextmanager
 def collect_spans(log: SpanLog) -> Iterator[None]:
-    """Spans of the block, and of the tasks and threads begun in it, go to `log`."""
+    """Record spans of the block, and of tasks and threads started in it, in `log`."""
     token = _LOG.set(log)
     try:
         yield
@@ -64,9 +64,9 @@ def collect_spans(log: SpanLog) -> Iterator[None]:
 
 @contextmanager
 def span(kind: str, name: str, *, inputs: Any = None) -> Iterator[OpenSpan]:
-    """Times the block as one span of the episode that is playing; outside of one it keeps nothing.
+    """Times the block as a span of the current episode; outside an episode nothing is recorded.
 
-    kind: `tool`, `reward`, or a word of the agent's own.  What the block raises is the span's error, and goes on.
+    kind: `tool`, `reward`, or the agent's own term.  An error in the block is recorded in the span, and raised.
     """
     log, begun = _LOG.get(), OpenSpan(kind, name, time.time(), inputs)
     try:

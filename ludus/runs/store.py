@@ -1,16 +1,15 @@
 """One run's folder: every episode, every metric, the resolved configuration, the summary.
 
 Knows: SQLite, files, `ludus.types`.  Knows not: who plays, who trains, what a report looks like.
-Invariants: when `add_episode` has returned, the episode survives `kill -9` and a power cut; what a killed process had
-recorded of sessions that were still open is in the run as soon as it is opened again;
-one process at a time writes a run, any number read it meanwhile.
+Invariants: when `add_episode` has returned, the episode survives `kill -9` and a power cut; open sessions of a killed
+process become episodes of the run when it is next opened; one process at a time writes a run, any number may read it.
 
-    runs/<name>/  config.yaml   the resolved configuration that the run goes on with
-                  config.until-000040.yaml  the one before, if it was another: until step 40, where a resume began
+    runs/<name>/  config.yaml   the resolved configuration in use
+                  config.until-000040.yaml  an earlier, different one: until step 40, where a resume began
                   run.db        episodes and the credit of their turns
                   journal/      turns of sessions that have not ended
-                  metrics.jsonl one line a step
-                  tokens/       what each step made of its tokens, a file a step
+                  metrics.jsonl one line per step
+                  tokens/       what each step's loss used of its tokens, one file per step
                   summary.json  the run in one object, once it has ended
                   checkpoints/  written by the loop
 """
@@ -61,16 +60,16 @@ class RunStore(AbstractContextManager["RunStore"]):
     """The folder of one run. Safe to use from several threads."""
 
     def __init__(self, folder: Path, *, is_begun: bool = False, reads_only: bool = False, checks: bool = True) -> None:
-        """Use `create`, `open` or `look`; they say clearly what is wrong with the folder."""
+        """Use `create`, `open` or `look` instead: their errors explain what is wrong with the folder."""
         self.folder = folder
         self._lock = threading.RLock()
         self._records = _connect(folder, is_begun=is_begun, reads_only=reads_only, checks=checks)
         self._writer_lock: int | None = None
-        """File descriptor that marks this process as the run's writer. None: it has only read so far."""
+        """Descriptor of the lock by which this process is the run's writer. None: it has only read so far."""
         self._journal: Journal | None = None
-        """None: nobody asked for it."""
+        """None: not used yet."""
         self._failures, self._failures_until = Failures(), 0
-        """Of the episodes up to this number."""
+        """The failures among the episodes up to this number."""
 
     @classmethod
     def create(cls, root: Path | str, name: str, config_text: str) -> RunStore:
@@ -88,9 +87,9 @@ class RunStore(AbstractContextManager["RunStore"]):
 
     @classmethod
     def open(cls, folder: Path | str) -> RunStore:
-        """A run that exists, or what can be read of it: `damages` says what cannot.
+        """An existing run, or what can be read of it: `damages` lists the rest.
 
-        Raises UserError, naming what was found instead.
+        Raises UserError, with what was found instead.
         """
         folder = Path(folder)
         cls.check_there(folder)
@@ -103,9 +102,9 @@ class RunStore(AbstractContextManager["RunStore"]):
 
     @classmethod
     def look(cls, folder: Path | str, *, checks: bool = True) -> RunStore:
-        """A run that exists, whoever writes it meanwhile; nothing of it is changed. Raises UserError as `open` does.
+        """An existing run, read-only, even if another process writes it. Raises UserError as `open` does.
 
-        checks: run.db is read as a whole, and what is damaged is said. False: at once, for who looks at it beside.
+        checks: read all of run.db and report damage. False: open at once, without checks.
         """
         folder = Path(folder)
         cls.check_there(folder)
@@ -116,12 +115,12 @@ class RunStore(AbstractContextManager["RunStore"]):
 
     @classmethod
     def go_on(cls, folder: Path | str, config_text: str, *, step: int) -> RunStore:
-        """A run that exists and goes on after `step`, perhaps with another configuration; it has no summary any more,
-        and nothing of later steps, which are trained anew, but for their episodes and credit.
+        """Resume an existing run after `step`, perhaps with another configuration. Its summary is removed, and everything
+        of later steps except their episodes and credit, since these steps are trained anew.
 
-        What is damaged is kept beside what could be read of it, and a warning says what was wrong.
-        The configuration it had stays beside the new one. Where it was resumed from the same step before, the first
-        of them stays: it is the one that the step was trained with.
+        Damaged files are set aside, and a warning says what was wrong.
+        The previous configuration is kept beside the new one. If the run was resumed from the same step before, the
+        first of them is kept: it is the one that the step was trained with.
         """
         folder = Path(folder)
         store = cls.open(folder)
@@ -148,12 +147,12 @@ class RunStore(AbstractContextManager["RunStore"]):
 
     @staticmethod
     def is_there(folder: Path) -> bool:
-        """Whether there is a run in the folder, whatever it has lost since; `create` refuses it then."""
+        """Whether there is a run in the folder, however damaged; `create` then refuses it."""
         return (folder / records.NAME).is_file() or is_begun(folder)
 
     @staticmethod
     def check_there(folder: Path) -> None:
-        """Raises UserError if there is no run in the folder, naming those beside it."""
+        """Raises UserError if there is no run in the folder, naming runs beside it."""
         if not RunStore.is_there(folder):
             found = "is not there" if not folder.exists() else f"holds no {records.NAME}"
             near = sorted(path.parent.name for path in folder.parent.glob(f"*/{records.NAME}"))
@@ -173,7 +172,7 @@ class RunStore(AbstractContextManager["RunStore"]):
 
     @staticmethod
     def has_begun(folder: Path) -> bool:
-        """Whether there is something to go on from, or was: a start that failed leaves logs of its processes alone."""
+        """Whether the run has begun, so that it can be resumed: a failed start leaves only logs of its processes."""
         return RunStore.is_there(folder) or any((folder / "checkpoints").glob("*")) or not folder.is_dir()
 
     def __repr__(self) -> str:
@@ -188,7 +187,7 @@ class RunStore(AbstractContextManager["RunStore"]):
 
     @property
     def is_salvaged(self) -> bool:
-        """run.db is damaged, and this is a copy of what can be read of it."""
+        """Whether run.db is damaged, so that this is a copy of what can be read of it."""
         return self._records.damage is not None
 
     @property
@@ -197,12 +196,12 @@ class RunStore(AbstractContextManager["RunStore"]):
 
     @property
     def config_text(self) -> str:
-        """The configuration as it was given, or what is left of it."""
+        """The text of the configuration, or what is left of it."""
         with _explained(self.folder, "read config.yaml"):
             return config_text(self.folder)
 
     def damages(self) -> list[str]:
-        """A sentence for each thing in the folder that is not as it was written; what could be read of it is there."""
+        """A sentence for each damaged file in the folder, of which the readable part is used."""
         found = [self._records.damage] if self._records.damage is not None else []
         lines = read_metrics(self.folder)
         if lines.num_unreadable:
@@ -222,7 +221,7 @@ class RunStore(AbstractContextManager["RunStore"]):
 
     @property
     def journal(self) -> Journal:
-        """Where this process keeps turns until their episode is added."""
+        """This process's journal, for turns until their episode is added."""
         with self._lock:
             if self._journal is None:
                 self._become_writer()
@@ -232,7 +231,7 @@ class RunStore(AbstractContextManager["RunStore"]):
     # Episodes
 
     def add_episode(self, episode: Episode, *, step: int | None = None) -> None:
-        """Durable when it returns. `step`: the training step that asked for the episode; None: no step did."""
+        """Add an episode; it is durable when this returns. step: the training step it was played for, if any."""
         finished = FinishedEpisode.of(episode, step)
         with self._transaction("write an episode") as db:
             db.execute(records.INSERT, records.row_of(episode, finished))
@@ -240,7 +239,7 @@ class RunStore(AbstractContextManager["RunStore"]):
             self._journal.end(episode.session.id)
 
     def change_episode(self, episode: Episode) -> None:
-        """Writes the last episode with this id anew; rewards may come after its end. Raises UserError if none is."""
+        """Replace the last episode with this id, for rewards that come after its end. Raises UserError if none is."""
         before = self.episode(episode.id)
         assert before.session.id == episode.session.id, "an episode keeps its session"
         record = encode_episode(episode)
@@ -252,7 +251,7 @@ class RunStore(AbstractContextManager["RunStore"]):
             )
 
     def episodes(self, *, step: int | None = None, is_eval: bool | None = None) -> Iterator[Episode]:
-        """Episodes in the order in which they were added. None: of every step; training and evaluation alike."""
+        """Episodes in the order they were added. step: None: of every step. is_eval: None: training and evaluation."""
         wanted = {name: value for name, value in {"step": step, "is_eval": is_eval}.items() if value is not None}
         where = " AND ".join(("TRUE", *(f"{name} = ?" for name in wanted)))
         for (num,) in self.rows(f"SELECT num FROM episodes WHERE {where} ORDER BY num", tuple(wanted.values())):
@@ -271,14 +270,14 @@ class RunStore(AbstractContextManager["RunStore"]):
         return decode_episode(*rows[0]) if rows else None
 
     def attempts(self, episode_id: str, *, after: int) -> list[Episode]:
-        """Those with this id or played in its place (`-r1`), in order. after: so many of the record are passed over."""
+        """Episodes with this id or retries of it (`-r1`), in order. after: skip so many episodes of the record."""
         # the plus has SQLite look for the ids, not through all that was added since
         sql = "SELECT record FROM episodes WHERE (id = ? OR id > ? AND id < ?) AND +num > ? ORDER BY num"
         rows = self.rows(sql, (episode_id, f"{episode_id}-r", f"{episode_id}-s", after))
         return [decode_episode(*row) for row in rows]
 
     def episode_at(self, num: int) -> Episode:
-        """The episode with this number in the order of their adding. Raises UserError if there is none."""
+        """The episode with this number in order of addition. Raises UserError if there is none."""
         rows = self.rows("SELECT record FROM episodes WHERE num = ?", (num,))
         if not rows:
             raise UserError(f"the run {self.name!r} holds no episode of number {num}")
@@ -288,13 +287,13 @@ class RunStore(AbstractContextManager["RunStore"]):
         return bool(self.rows("SELECT 1 FROM episodes WHERE id = ?", (episode_id,)))
 
     def episode_rows(self) -> list[dict[str, Any]]:
-        """What is known of every episode without its turns: id, step, is_eval, outcome, reward, counts."""
+        """Every episode without its turns: id, step, is_eval, outcome, reward, counts."""
         names = "id, step, group_id, task_id, is_eval, outcome, reward, num_turns, num_sampled_tokens, finished_at"
         rows = self.rows(f"SELECT {names} FROM episodes ORDER BY num")
         return [dict(zip(names.split(", "), row, strict=True)) for row in rows]
 
     def failures(self) -> tuple[Failure, ...]:
-        """Episodes that ended badly until now, by what went wrong, the most frequent first."""
+        """Failed episodes so far, grouped by what went wrong, most frequent first."""
         # Only what came since the last time is looked at: this is asked after every step.
         last = int(self.rows("SELECT coalesce(max(num), 0) FROM episodes")[0][0])
         where = f"num > ? AND num <= ? AND outcome IN ({', '.join('?' * len(KINDS))})"
@@ -313,7 +312,7 @@ class RunStore(AbstractContextManager["RunStore"]):
     # Credit
 
     def add_credit(self, step: int, credit: Credit) -> None:
-        """Remember what the step made of each turn; a later step that used the turn again replaces it."""
+        """Store the credit of each turn in the step; a later step that used the turn again replaces it."""
         rows = [
             (turn_id, step, *((None, value) if isinstance(value, str) else (float(value), None)))
             for turn_id, value in credit.items()
@@ -322,12 +321,12 @@ class RunStore(AbstractContextManager["RunStore"]):
             db.executemany(records.INSERT_CREDIT, rows)
 
     def credit(self) -> dict[str, float | str]:
-        """All that `add_credit` was given, by turn id."""
+        """All stored credit, by turn id."""
         rows = self.rows("SELECT turn_id, advantage, mask FROM credit")
         return {turn_id: advantage if mask is None else mask for turn_id, advantage, mask in rows}
 
     def credit_of(self, turn_ids: Sequence[str]) -> list[tuple[str, int, float | None, str | None]]:
-        """Id, step, advantage and mask of those of the turns that a step used."""
+        """Id, step, advantage and mask of those of the given turns that a step used."""
         found: list[tuple[str, int, float | None, str | None]] = []
         for start in range(0, len(turn_ids), _MOST_VALUES):
             part = tuple(turn_ids[start : start + _MOST_VALUES])
@@ -336,31 +335,31 @@ class RunStore(AbstractContextManager["RunStore"]):
         return found
 
     def add_tokens(self, step: int, tokens: TokenColumns, turns: Mapping[int, tuple[str, Sequence[int]]]) -> None:
-        """What the step made of every token that it trained; `write_tokens` says of which."""
+        """Store what the step's loss used of every trained token. turns: as in `write_tokens`."""
         with self._lock:
             self._become_writer()
         with _explained(self.folder, "write the numbers of trained tokens"):
             write_tokens(self.folder, step, tokens, turns)
 
     def tokens(self, step: int) -> StepTokens | None:
-        """What `add_tokens` was given. None: nothing of this step. Raises UserError if the file is damaged."""
+        """The tokens stored by `add_tokens`. None: there are none of this step. Raises UserError if damaged."""
         return read_tokens(self.folder, step)
 
     @property
     def last_step(self) -> int:
-        """That used any turn; 0 if none did."""
+        """The last step that used any turn; 0 if there is none."""
         return int(self.rows("SELECT coalesce(max(step), 0) FROM credit")[0][0])
 
     # What steps were given
 
     def add_batch(self, step: int, batch: Mapping[str, Any]) -> None:
-        """Remember in JSON's words which episodes the step is given; durable when it returns."""
+        """Store, as JSON, which episodes the step is trained on; durable when this returns."""
         text = json.dumps(batch)
         with self._transaction("write which episodes a step is given") as db:
             db.execute(records.INSERT_BATCH, (step, text, zlib.crc32(text.encode())))
 
     def batch(self, step: int) -> dict[str, Any] | None:
-        """What `add_batch` was given for the step. None: nothing, or it is not as it was written."""
+        """The batch stored by `add_batch` for the step. None: there is none, or it is damaged."""
         for text, checksum in self.rows("SELECT record, checksum FROM batches WHERE step = ?", (step,)):
             if zlib.crc32(text.encode()) == checksum:
                 found: dict[str, Any] = json.loads(text)
@@ -370,7 +369,7 @@ class RunStore(AbstractContextManager["RunStore"]):
     # Metrics and summary
 
     def add_metrics(self, step: int, metrics: Metrics) -> None:
-        """Append one line. Several lines of one step are one row when read, the later ones winning."""
+        """Append one line. Several lines of one step are read as one row, in which later values win."""
         line = json.dumps({"step": step, **{name: float(value) for name, value in metrics.items()}})
         path = self.folder / "metrics.jsonl"
         with self._lock, _explained(self.folder, "write metrics.jsonl"):
@@ -381,17 +380,17 @@ class RunStore(AbstractContextManager["RunStore"]):
                 file.write((("\n" if is_torn else "") + line + "\n").encode())
 
     def metrics(self) -> list[tuple[int, dict[str, float]]]:
-        """Step and metrics, by step. What cannot be read is left out."""
+        """Steps with their metrics, in order. Unreadable lines are left out."""
         return read_metrics(self.folder).rows
 
     def write_summary(self, summary: Mapping[str, Any]) -> None:
-        """Replace summary.json as a whole; its presence says that the run has ended."""
+        """Replace summary.json atomically; if it exists, the run has ended."""
         with self._lock, _explained(self.folder, "write summary.json"):
             self._become_writer()
             write_whole(self.folder / "summary.json", json.dumps(dict(summary), indent=2) + "\n")
 
     def summary(self) -> dict[str, Any] | None:
-        """What `write_summary` was given. None: the run has not ended, or it cannot be read."""
+        """The summary. None: the run has not ended, or the file cannot be read."""
         with suppress(UserError):
             return read_summary(self.folder)
         return None
@@ -420,7 +419,7 @@ class RunStore(AbstractContextManager["RunStore"]):
         return None
 
     def rows(self, sql: str, values: tuple[object, ...] = ()) -> list[tuple[Any, ...]]:
-        """What a question in SQL to run.db answers. Raises UserError if it cannot be read."""
+        """The rows of an SQL query on run.db. Raises UserError if it cannot be read."""
         with _explained(self.folder, "read run.db"):
             return self._records.db.rows(sql, values)
 
@@ -450,7 +449,7 @@ class RunStore(AbstractContextManager["RunStore"]):
         self._adopt(left_behind(self.folder))
 
     def _adopt(self, segments: tuple[Path, ...]) -> None:
-        """Makes episodes of the sessions that killed processes left behind; an episode has its session's id."""
+        """Turn sessions left behind by killed processes into episodes with the session's id."""
         for found in read_unfinished(segments):
             rows = self.rows("SELECT record FROM episodes WHERE id = ?", (found.record.id,))
             kept = {turn.id for (record,) in rows for turn in decode_episode(record).session.turns}
@@ -481,7 +480,7 @@ def _connect(folder: Path, *, is_begun: bool, reads_only: bool = False, checks: 
 
 @contextmanager
 def _explained(folder: Path, doing: str) -> Iterator[None]:
-    """Failures of the disk become a UserError that names the folder and the way out."""
+    """Turns disk errors into a UserError that names the folder and what to do."""
     try:
         yield
     except (sqlite3.OperationalError, sqlite3.DatabaseError, OSError) as error:

@@ -1,8 +1,8 @@
-"""What a training step made of every token that it trained: `tokens/step-000001.bin` in the run's folder.
+"""What a training step's loss used of every trained token: `tokens/step-000001.bin` in the run's folder.
 
 Knows: files, columns of numbers, checksums.  Knows not: losses, how a number was computed.
-Invariants: a file is as it was written, or is refused by name; the sum of the column `loss`, divided by the number of
-minibatches, is the step's loss. What the engine recorded of a token (id, logprob, version) is in `run.db` alone.
+Invariants: a damaged file is refused by name; the sum of the column `loss`, divided by the number of minibatches, is
+the step's loss. What the engine recorded of a token (id, logprob, version) is only in `run.db`.
 
     CRC-32 of what follows (4 bytes, little-endian) · format (1 byte) · MessagePack of `_Stored`, whose columns are
     float32, little-endian, deflated
@@ -33,14 +33,14 @@ _NUMBER = 4  # bytes
 
 @dataclass(frozen=True, slots=True)
 class TokenColumns:
-    """Numbers of all trained tokens of one batch, turn by turn."""
+    """Values of all trained tokens of one batch, turn by turn."""
 
     turns: Sequence[tuple[int, int]]
-    """Number in its batch of each turn, and how many of its tokens were trained."""
+    """For each turn its number in the batch, and how many of its tokens were trained."""
     columns: Mapping[str, bytes]
-    """Name → float32, little-endian, of each token."""
+    """By name: float32, little-endian, one per token."""
     num_minibatches: int = 1
-    """By which `loss` and `weight` are to be divided: together the minibatches weigh as much as there are of them."""
+    """Divisor for `loss` and `weight`, because each minibatch is weighted like a whole batch."""
 
     def __post_init__(self) -> None:
         length = sum(count for _, count in self.turns) * _NUMBER
@@ -55,15 +55,15 @@ class StepTokens:
 
     step: int
     turns: Sequence[tuple[str, int]]
-    """Id of each turn, and how many of its tokens were trained."""
+    """For each turn its id, and how many of its tokens were trained."""
     columns: Mapping[str, Sequence[float]]
-    """By name, a number of each token: `trained_logprob` and `entropy` under the weights as its loss used them,
-    `ratio`, `clipped` (0 or 1), `advantage`, `weight` in the loss of the step, `loss`, its share of it; and what else
-    the algorithm says of tokens."""
+    """By name, one number per token: `trained_logprob` and `entropy` under the weights that its loss used, `ratio`,
+    `clipped` (0 or 1), `advantage`, `weight` in the loss of the step, `loss` (its share of that loss), and whatever
+    else the algorithm reports for tokens."""
     places: Mapping[str, Sequence[int]] = field(default_factory=dict)
-    """By turn id, where they are not the first ones: their places among the turn's sampled tokens."""
+    """By turn id: indices of the trained tokens among the turn's sampled tokens, unless they are the first ones."""
     _spans: Mapping[str, tuple[int, int]] = field(init=False, repr=False, compare=False)
-    """By turn id, where in the columns its tokens begin, and how many there are."""
+    """By turn id: the start of its tokens in the columns, and their number."""
 
     def __post_init__(self) -> None:
         starts = accumulate((count for _, count in self.turns), initial=0)
@@ -72,7 +72,7 @@ class StepTokens:
 
     @property
     def loss(self) -> float:
-        """The step's: the sum over its tokens."""
+        """The step's loss: the sum over its tokens."""
         return sum(self.columns["loss"])
 
     @property
@@ -80,7 +80,7 @@ class StepTokens:
         return sum(count for _, count in self.turns)
 
     def of_turn(self, turn_id: str) -> dict[int, dict[str, float]]:
-        """By its place among the turn's sampled tokens the numbers of each that was trained; {}: none was."""
+        """The values of a turn's trained tokens, by index among its sampled tokens. {}: none was trained."""
         start, count = self._spans.get(turn_id, (0, 0))
         named, places = list(self.columns.items()), self.places.get(turn_id, range(count))
         return {place: {name: column[start + number] for name, column in named} for number, place in enumerate(places)}
@@ -98,9 +98,9 @@ _decode = msgspec.msgpack.Decoder(_Stored).decode  # see ludus.runs.codec.Decode
 
 
 def write_tokens(folder: Path, step: int, tokens: TokenColumns, turns: Mapping[int, tuple[str, Sequence[int]]]) -> None:
-    """Replace the step's file in the run's folder. Raises OSError if the disk refuses.
+    """Replace the step's file in the run's folder. Raises OSError if the disk fails.
 
-    turns: by their numbers in the batch their ids, and the places of their trained tokens among those sampled.
+    turns: by number in the batch: the turn's id, and the indices of its trained tokens among those sampled.
     """
     ids = [(turns[number][0], count) for number, count in tokens.turns]
     places = {turns[number][0]: list(turns[number][1]) for number, _ in tokens.turns}
@@ -118,9 +118,9 @@ def write_tokens(folder: Path, step: int, tokens: TokenColumns, turns: Mapping[i
 
 
 def read_tokens(folder: Path, step: int) -> StepTokens | None:
-    """What the step made of its tokens. None: it trained none, or it was not recorded.
+    """The step's tokens. None: it trained none, or they were not recorded.
 
-    Raises UserError if the file is not as it was written.
+    Raises UserError if the file is damaged.
     """
     path = path_of(folder, step)
     try:
@@ -147,22 +147,22 @@ def read_tokens(folder: Path, step: int) -> StepTokens | None:
 
 
 def recorded_steps(folder: Path) -> list[int]:
-    """Steps that have a file, rising."""
+    """The steps that have a file, in order."""
     names = (_NAME.fullmatch(path.name) for path in (folder / FOLDER).glob("step-*.bin"))
     return sorted(int(name[1]) for name in names if name)
 
 
 def missing_steps(folder: Path, trained: Collection[int]) -> list[int]:
-    """Those of `trained` that have no file though earlier and later ones have theirs, rising.
+    """Steps in `trained` that have no file although earlier and later ones have, in order.
 
-    Whether the first and the last ones were to be recorded, nothing says.
+    Before the first and after the last file, recording may have been off.
     """
     recorded = recorded_steps(folder)
     return sorted(step for step in {*trained} - {*recorded} if recorded and recorded[0] < step < recorded[-1])
 
 
 def discard_tokens(folder: Path, *, after: int) -> None:
-    """Remove the files of steps that are trained again."""
+    """Remove the files of steps after `after`, which are trained again."""
     for step in recorded_steps(folder):
         if step > after:
             path_of(folder, step).unlink(missing_ok=True)

@@ -1,4 +1,4 @@
-"""An episode as a person reads it: turns, what was new in each, and every sampled token with its probability.
+"""An episode prepared for display: turns, what was new in each, and every sampled token with its probability.
 
 Knows: the records of `ludus.types`, a function that turns ids into text.  Knows not: HTML, terminals, tokenizers.
 """
@@ -21,7 +21,7 @@ _LOOK_BACK = 4
 
 
 def printable(text: str) -> str:
-    """The text as a terminal shows it, whoever wrote it: what would move its cursor or change its title is spelled."""
+    """The text made safe for a terminal: control sequences are escaped."""
     return _CONTROL.sub(lambda found: f"\\x{ord(found[0]):02x}", text)
 
 
@@ -31,7 +31,7 @@ class TokenView:
 
     id: int
     text: str
-    """'' when the token is only the beginning of a character; the token that ends it carries the character."""
+    """'' if the token is only the beginning of a character; the last token of the character has its text."""
     logprob: float
     version: int
 
@@ -42,32 +42,32 @@ class TokenView:
 
 @dataclass(frozen=True, slots=True)
 class TurnView:
-    """One turn, with what a reader needs beside it."""
+    """One turn, with what is shown beside it."""
 
     turn: Turn
     new_messages: tuple[Message, ...]
     """Messages of the prompt that no earlier turn on this path showed or answered."""
     tokens: tuple[TokenView, ...]
     reward: float | None
-    """None: the agent gave this turn no reward of its own."""
+    """None: the turn has no reward of its own."""
     advantage: float | None
-    """None: masked, or nothing is known about its use in training."""
+    """None: it was masked, or its use in training is unknown."""
     mask: str | None
-    """Why its tokens were not trained. None: they were, or nothing is known."""
+    """Why its tokens were not trained. None: they were, or it is unknown."""
 
     @property
     def ended_by(self) -> str:
-        """What ended the answer: `stop`, `length`, or why it was broken off."""
+        """What ended the answer: `stop`, `length`, or why it was aborted."""
         return self.turn.abort_cause or self.turn.sampled.stop_reason
 
     @property
     def mean_logprob(self) -> float:
-        """NaN when the turn sampled nothing."""
+        """Mean logprob of its tokens; NaN if it sampled none."""
         return sum(token.logprob for token in self.tokens) / len(self.tokens) if self.tokens else math.nan
 
 
 def view_turns(episode: Episode, *, decode: Decode | None, credit: Mapping[str, float | str]) -> tuple[TurnView, ...]:
-    """The turns of an episode in their order. `decode`: None leaves the ids as text of their own."""
+    """The turns of an episode, in order. decode: None: ids are shown instead of text."""
     by_id = {turn.id: turn for turn in episode.session.turns}
     if episode.is_eval:
         credit = dict.fromkeys(by_id, "evaluation")
@@ -88,7 +88,7 @@ def view_turns(episode: Episode, *, decode: Decode | None, credit: Mapping[str, 
 
 
 def view_tokens(turn: Turn, decode: Decode | None) -> tuple[TokenView, ...]:
-    """The sampled tokens of a turn, each with its own piece of the text."""
+    """The sampled tokens of a turn, each with its piece of the text."""
     sampled = turn.sampled
     texts = [f"{token} " for token in sampled.token_ids] if decode is None else token_pieces(sampled.token_ids, decode)
     rows = zip(sampled.token_ids, texts, sampled.logprobs, sampled.versions, strict=True)
@@ -96,7 +96,7 @@ def view_tokens(turn: Turn, decode: Decode | None) -> tuple[TokenView, ...]:
 
 
 def new_messages(turn: Turn, earlier: Turn | None) -> tuple[Message, ...]:
-    """What follows the reply of the earlier turn; all messages when the history was changed."""
+    """The messages after the earlier turn's reply; all messages if the history was changed."""
     if earlier is None:
         return turn.messages
     num_seen = len(earlier.messages)
@@ -106,7 +106,7 @@ def new_messages(turn: Turn, earlier: Turn | None) -> tuple[Message, ...]:
 
 
 def message_text(message: Message) -> str:
-    """The message as a person reads it: its content, and a line for each call of a tool."""
+    """The message for display: its content, and a line for each tool call."""
     calls = [f"{call.name}({call.arguments})" for call in message.tool_calls]
     return "\n".join(filter(None, (message.content, *calls)))
 

@@ -1,1 +1,1 @@
-"""Teachers: how likely another model, or the same one that knows more, finds the tokens that were sampled."""
+"""Teachers: log-probabilities of sampled tokens under another model, or under the same model with more context."""

@@ -1,4 +1,4 @@
-"""The Scorer protocol, between the tokens of a step and whatever says how likely they are.
+"""The Scorer protocol: computes logprobs of given tokens.
 
 Knows: token ids.  Knows not: turns, episodes, models, URLs.
 """
@@ -12,21 +12,21 @@ from typing import Protocol
 
 @dataclass(frozen=True, slots=True)
 class ScoredPath:
-    """Tokens from the first of a prompt on, and which of them are to be scored."""
+    """A sequence of tokens, from the start of a prompt, and which of them to score."""
 
     token_ids: tuple[int, ...]
     wanted: tuple[int, ...]
-    """Indices into `token_ids`, rising, each at least 1: the first token has no predictor."""
+    """Sorted indices into `token_ids`, each at least 1: the first token has no predictor."""
 
 
 class Scorer(Protocol):
-    """Says how likely tokens are. Used by one event loop."""
+    """Computes logprobs of tokens. Used on one event loop."""
 
     async def score(self, paths: Sequence[ScoredPath]) -> list[tuple[float, ...]]:
-        """Of each path the logprob of each wanted token given all before it, at temperature 1.
+        """For each path, the logprob of each wanted token given all tokens before it, at temperature 1.
 
-        Raises BackendError if it cannot be asked, UserError for a path that it cannot take.
+        Raises BackendError if the scorer cannot be reached, UserError for a path that it cannot score.
         """
 
     async def close(self) -> None:
-        """Give back what it holds. Closing twice is allowed."""
+        """Free its resources. Closing twice is allowed."""

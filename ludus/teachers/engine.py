@@ -1,4 +1,4 @@
-"""A scorer that asks engines: servers of a teacher, or the run's own engine.
+"""A scorer that uses engines: servers of a teacher, or the run's own engine.
 
 Knows: the Engine protocol.  Knows not: which kind of engine it is, turns.
 """
@@ -24,10 +24,10 @@ PAUSE_S = 5.0
 
 
 class EngineScorer:
-    """Shares paths out over engines of one model; where one fails the next is asked."""
+    """Distributes paths over engines of one model; if one fails, the next is asked."""
 
     def __init__(self, engines: Sequence[Engine], name: str, *, is_own: bool, pause_s: float = PAUSE_S) -> None:
-        """name: of the whole in error messages.  is_own: they are closed with this scorer.  pause_s: between rounds."""
+        """name: for error messages.  is_own: close the engines with this scorer.  pause_s: between retries."""
         self._engines = tuple(engines)
         self._name = name
         self._is_own = is_own

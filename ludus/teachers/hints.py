@@ -1,7 +1,7 @@
-"""The same answers to another prompt: one that shows a hint.
+"""Puts a hint into the prompt of recorded answers, so that a teacher scores them with more knowledge.
 
 Knows: messages, the chat template, rows.  Knows not: who scores.
-Invariant: only the prompt of the first answer on a path is another; every token after it stays as it was sampled.
+Invariant: only the prompt of the first answer on a path changes; every later token stays as it was sampled.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ class Hints:
     settings: HintSettings
     text: ChatText
     row_of: Callable[[str], Mapping[str, Any]]
-    """By task id."""
+    """(task id): the row."""
 
     def prompt_ids(self, episode: Episode, turn: Turn, prompt_ids: tuple[int, ...]) -> tuple[int, ...]:
-        """The prompt of a turn with the hint of its episode's row in it; the very prompt if the row has none.
+        """A turn's prompt with the hint of its episode's row; unchanged if the row has no hint.
 
-        Raises UserError if the hint is no text, or if the prompt is not what the template makes of the turn's messages.
+        Raises UserError if the hint is not text, or if the template does not reproduce the prompt from the messages.
         """
         hint = self.row_of(episode.task_id).get(self.settings.column)
         if hint is None or hint == "":
@@ -53,9 +53,9 @@ class Hints:
 
 
 def with_hint(messages: Sequence[Message], settings: HintSettings, hint: str) -> tuple[Message, ...]:
-    """The messages with the hint in the first of the role that the settings name.
+    """The messages, with the hint in the first message of the role that the settings name.
 
-    Raises UserError if a user's message is wanted and there is none.
+    Raises UserError if that is `user` and there is no user message.
     """
     at = next((idx for idx, message in enumerate(messages) if message.role == settings.into), None)
     if at is None and settings.into == "user":

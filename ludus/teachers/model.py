@@ -1,7 +1,7 @@
-"""A scorer that has a model of its own in this process, which only ever runs forward.
+"""A scorer with a model of its own in this process, which only runs forward passes.
 
 Knows: packed rows, a model's forward pass, the compute lease.  Knows not: turns, hints, training.
-Invariant: what paths have in common at their beginning goes through the model once.
+Invariant: a prefix that paths share goes through the model once.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ logger = logging.getLogger(__name__)
 
 
 class ModelScorer:
-    """Scores with a model that nobody trains. lease: held while a row goes through it."""
+    """Scores with a model that is not trained. lease: held for each row's forward pass."""
 
     def __init__(self, model: LoadedModel, *, lease: ComputeLease, row_tokens: int) -> None:
         for parameter in model.module.parameters():

@@ -1,8 +1,8 @@
-"""How much likelier a teacher finds what was sampled than the policy does, token by token.
+"""The log-ratio between a teacher and the policy for each sampled token.
 
 Knows: the token graph of episodes, scorers, hints.  Knows not: what the numbers are for.
-Invariant: both sides are of the bare model's distribution, temperature 1, whatever the agent sampled with and whichever
-weights sampled: the policy's are those that are trained next.
+Invariant: both sides use the models' own distributions at temperature 1, whatever sampling parameters or weights
+sampled the token; the policy's weights are those that are trained next.
 """
 
 from __future__ import annotations
@@ -17,28 +17,27 @@ from ludus.teachers.hints import Hints
 from ludus.types import Episode, Turn
 
 Chosen = Mapping[str, Sequence[int]]
-"""By turn id which of its sampled tokens are scored, by their places among them, rising; turns without any left out."""
+"""By turn id: the sorted indices of its sampled tokens to score. Turns without any are left out."""
 
 
 @dataclass(frozen=True, slots=True)
 class Teacher:
-    """A scorer of what was sampled, beside the policy that sampled it."""
+    """Compares a scorer with the policy on sampled tokens."""
 
     scorer: Scorer
     policy: Scorer
-    """Scores with the weights that sample: tokens of which the record holds the logprob of another distribution, or of
-    other weights."""
+    """Scores with the current weights, if a recorded logprob is of another distribution or of other weights."""
     hints: Hints | None = None
     is_offline: bool = False
-    """What is scored was sampled by another training: its versions are of other weights, whatever their numbers."""
+    """The tokens come from another training run: their version numbers refer to other weights."""
 
     async def gaps(self, episodes: Sequence[Episode], chosen: Chosen, *, version: int) -> dict[str, tuple[float, ...]]:
         """log teacher - log policy of every chosen token, by turn id.
 
-        version: of the weights that sample now, of which the policy's side is.
+        version: of the current weights, which the policy's side uses.
 
-        Raises BackendError if the teacher cannot be reached, UserError where it cannot score a conversation, or calls
-        a token that was sampled impossible.
+        Raises BackendError if the teacher cannot be reached, UserError if it cannot score a conversation, or gives a
+        sampled token probability 0.
         """
         turns = {turn.id: turn for episode in episodes for turn in episode.session.turns if turn.id in chosen}
         changed = {turn_id: chosen[turn_id] for turn_id, turn in turns.items() if not self._is_known(turn, version)}
@@ -63,7 +62,7 @@ class Teacher:
         await self.scorer.close()
 
     def _is_known(self, turn: Turn, version: int) -> bool:
-        """The record holds the logprobs that the bare model has now."""
+        """Whether the recorded logprobs are those of the current model's own distribution."""
         return not self.is_offline and turn.sampling.is_models_own and set(turn.sampled.versions) <= {version}
 
 
@@ -72,7 +71,7 @@ async def _scored(
 ) -> dict[str, tuple[float, ...]]:
     """By turn id the logprobs of its chosen tokens.
 
-    Turns on one way from the root to a leaf are scored in one path; who scores may share what paths have in common.
+    Turns on one path from the root to a leaf are scored together; the scorer may share common prefixes of paths.
     """
     asked = [each for episode in episodes for each in _paths(episode, chosen, hints)]
     found: dict[str, tuple[float, ...]] = {}
@@ -88,7 +87,7 @@ async def _scored(
 
 
 def _paths(episode: Episode, chosen: Chosen, hints: Hints | None) -> list[tuple[ScoredPath, tuple[Turn, ...]]]:
-    """What is scored of an episode, and the turns whose tokens are wanted, in the order of the tokens."""
+    """The paths to score in an episode, each with the turns whose tokens are wanted, in the order of the tokens."""
     record = episode.session
     ends, turn_of = record.path_lengths(), {turn.node: turn for turn in record.turns}
     starts = {turn.id: ends[turn.node] - len(turn.sampled.token_ids) for turn in record.turns}

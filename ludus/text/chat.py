@@ -1,4 +1,4 @@
-"""What a recorder needs of text, in one piece: the tokenizer, the template and the parser of one model.
+"""The text side of one model, as a recorder needs it: tokenizer, chat template and parser in one object.
 
 Knows: how the three are found in a model's folder.  Knows not: engines, sessions.
 """
@@ -30,7 +30,7 @@ _ANSWER = "REPLYSTANDSHERE"
 
 @dataclass(frozen=True)
 class ChatText:
-    """Chat of one model as text and tokens."""
+    """Converts chats of one model between messages, text and tokens."""
 
     tokenizer: Tokenizer
     template: ChatTemplate
@@ -40,8 +40,8 @@ class ChatText:
     def load(cls, folder: Path, *, chat_template: str | None = None, tool_parser: str = "auto") -> ChatText:
         """The chat text of the model in `folder`.
 
-        chat_template: path of a Jinja file, or name of a shipped one ('chatml-tools') or of another of the model's own
-        ('tool_use'); None takes the model's own.
+        chat_template: path of a Jinja file, or name of a shipped template ('chatml-tools') or of another template of the
+        model ('tool_use'). None: the model's own.
         tool_parser: 'auto', or a name of `PARSERS`.
         """
         tokenizer = Tokenizer.load(folder)
@@ -54,18 +54,18 @@ class ChatText:
 
     @cached_property
     def constraints(self) -> Constraints:
-        """Grammars of answers, compiled for this tokenizer."""
+        """Compiles grammars for this tokenizer."""
         return Constraints(self.tokenizer)
 
     def follow_up(
         self, messages: Sequence[Message], stop_ids: Iterable[int], *, calls: Sequence[ToolCall] = (), **template: Any
     ) -> str:
-        """What the template writes after an answer of the model when these messages come next: what closes the answer
-        behind the one of `stop_ids` that ended it, the messages, and what begins the next answer. No system message is
-        shown again.
+        """The template's text after an answer of the model if these messages follow: the rest of the answer's end after
+        the one of `stop_ids` that ended it, the messages, and the start of the next answer. System messages are not
+        repeated.
 
-        calls: of tools, in the answer; templates that close it otherwise because of them, or refuse answers of tools
-        without them, are shown them.  template: as of `ChatTemplate.render`.
+        calls: the answer's tool calls, for templates that end an answer with calls differently, or refuse tool results
+        without calls.  template: as in `ChatTemplate.render`.
         """
         stops = tuple(self.tokenizer.decode((token,)) for token in stop_ids)
         if calls and (after := self._after_calls(messages, bool(stops), calls, template)) is not None:
@@ -80,7 +80,7 @@ class ChatText:
     def _after_calls(
         self, messages: Sequence[Message], is_ended: bool, calls: Sequence[ToolCall], template: dict[str, Any]
     ) -> str | None:
-        """The same behind an answer that ends with calls. None: the template does not say where they end."""
+        """The same after an answer that ends with calls. None: the template does not show where they end."""
         *others, last = calls
         marked = (*others, replace(last, arguments=json.dumps({_ANSWER: _ANSWER})))
         history = (Message("user", "x"), Message("assistant", "", tool_calls=marked))
@@ -101,14 +101,14 @@ class ChatText:
     def follow_up_ids(
         self, answer_ids: Sequence[int], messages: Sequence[Message], *, calls: Sequence[ToolCall] = (), **template: Any
     ) -> tuple[int, ...]:
-        """Token ids that come after an answer; those that were sampled are not tokenized again."""
+        """The token ids after an answer; sampled tokens are not tokenized again."""
         last = answer_ids[-1] if answer_ids else None
         ended_by = (last,) if last is not None and last in self.tokenizer.stop_ids else ()
         return self.tokenizer.encode(self.follow_up(messages, ended_by, calls=calls, **template), after=last)
 
     def parser_of(self, request: ChatRequest) -> ToolParser:
-        """The parser for replies to `request`. Where no tool may be called, nothing is a call: whatever looks like one
-        is the agent's own protocol; and what goes on with a raw prompt is text throughout."""
+        """The parser for replies to `request`. If no tool may be called, text that looks like a call belongs to the
+        agent's own protocol, and is content. The continuation of a raw prompt is only text."""
         if request.prompt is not None:
             return plain_parser()
         if not request.tools or request.tool_choice == "none":
@@ -129,7 +129,7 @@ def _tell_unread() -> None:
 
 
 def shipped_templates() -> dict[str, str]:
-    """Name to source of every chat template that comes with Ludus."""
+    """The chat templates shipped with Ludus: source by name."""
     folder = resources.files("ludus.text") / "templates"
     files = (file for file in folder.iterdir() if file.name.endswith(".jinja"))
     return {file.name.removesuffix(".jinja"): file.read_text(encoding="utf-8") for file in files}

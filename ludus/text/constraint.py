@@ -1,7 +1,7 @@
-"""Grammars that answers are held to: which tokens may come next, answer by answer.
+"""Grammars that constrain answers: which tokens may come next in each answer.
 
-Knows: llguidance, the tokenizer as it reads grammars.  Knows not: where grammars come from, logits, engines.
-Invariant: what an answer took token by token under its grammar is the beginning of a text of the grammar.
+Knows: llguidance and its view of the tokenizer.  Knows not: where grammars come from, logits, engines.
+Invariant: the tokens that an answer has taken under its grammar are a prefix of a text in the grammar.
 
     grammar ──compiled once──▶ pristine matcher ──copied──▶ the Constraint of one answer
 """
@@ -16,13 +16,13 @@ import llguidance
 from ludus.errors import UserError
 from ludus.text.tokenizer import Tokenizer
 
-# A run has some grammars: the response formats and tools of its agents. One takes about a megabyte at most.
+# A run has a few grammars, for the response formats and tools of its agents. Each takes at most about a megabyte.
 _MAX_COMPILED = 64
 _SILENT = 0
 
 
 class Constraint:
-    """One answer's state in its grammar. Not thread-safe: one engine advances it."""
+    """The state of one answer in its grammar. Not thread-safe: one engine advances it."""
 
     def __init__(self, matcher: llguidance.LLMatcher) -> None:
         self._matcher = matcher
@@ -32,20 +32,20 @@ class Constraint:
 
     @property
     def is_complete(self) -> bool:
-        """The text is one of the grammar, and nothing but an end-of-turn token could follow."""
+        """Whether the text is complete, so that only an end-of-turn token can follow."""
         return self._matcher.is_stopped() and not self._matcher.is_error()
 
     @property
     def failure(self) -> str | None:
-        """Why the grammar cannot go on: a token it forbids was taken, or it has grown too complex. None: it can."""
+        """Why the grammar cannot continue: a forbidden token was taken, or it became too complex. None: it can."""
         # the first line says what; below it the whole state of the parser is written down
         return self._matcher.get_error().partition("\n")[0] if self._matcher.is_error() else None
 
     def allowed(self) -> bytes:
-        """One bit for each token that may come next, in native 32-bit words; ids beyond them may not.
+        """A bit mask of the tokens that may come next, in native 32-bit words; ids beyond its end may not.
 
-        End-of-turn tokens are among them only where the text may end; at least one token always is. After a failure
-        only end-of-turn tokens are.
+        End-of-turn tokens are allowed only where the text may end. At least one token is always allowed; after a
+        failure only end-of-turn tokens are.
         """
         return self._matcher.compute_bitmask()
 
@@ -54,19 +54,19 @@ class Constraint:
         return is_allowed(self.allowed(), token_id)
 
     def advance(self, token_id: int) -> None:
-        """Take the next token; one that is not allowed is a failure."""
+        """Take the next token; a token that is not allowed causes a failure."""
         self._matcher.consume_token(token_id)
 
 
 def is_allowed(mask: bytes, token_id: int) -> bool:
-    """Whether the token is in a mask that `Constraint.allowed` gave."""
+    """Whether the token is in a mask from `Constraint.allowed`."""
     words = memoryview(mask).cast("I")
     word = token_id // 32
     return word < len(words) and bool(words[word] >> token_id % 32 & 1)
 
 
 class Constraints:
-    """Compiled grammars of one tokenizer, the latest used. Safe to share between threads."""
+    """A cache of the most recently used compiled grammars of one tokenizer. Safe to share between threads."""
 
     def __init__(self, tokenizer: Tokenizer) -> None:
         self._tokenizer = tokenizer

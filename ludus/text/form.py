@@ -1,7 +1,7 @@
-"""A message as a chat template wants to be given it: names and shapes that differ from template to template.
+"""Converts messages to the form that a chat template expects: names and shapes differ between templates.
 
 Knows: the plain values that templates read.  Knows not: Jinja.
-Invariant: nothing of a message is left out; only its shape is chosen.
+Invariant: nothing of a message is left out; only its form is chosen.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from ludus.text.parsers.tags import THINK_CLOSE, THINK_OPEN
 from ludus.types import Message, ToolCall, ToolSpec
 
 _REASONING_KEYS = ("reasoning_content", "reasoning", "thinking")
-"""How templates call the thinking of a message; the first is what most servers answer with."""
+"""Templates' names for the thinking in a message; most servers use the first in answers."""
 _PROBE = "ludus_probe"
 _USER = Message("user", "Probe.")
 _CALLING = Message("assistant", tool_calls=(ToolCall(id="call00000", name=_PROBE, arguments='{"key": "value"}'),))
@@ -25,29 +25,29 @@ _RESULT = Message("tool", "Probe.", tool_call_id="call00000")
 
 
 class Show(Protocol):
-    """What a template makes of message values; '' where it refuses them."""
+    """Renders message values with a template; '' if the template refuses them."""
 
     def __call__(self, values: list[dict[str, Any]], *, generation_prompt: bool) -> str: ...
 
 
 @dataclass(frozen=True, slots=True)
 class MessageForm:
-    """The shape in which one template reads messages."""
+    """The form in which one template reads messages."""
 
     has_developers: bool = False
-    """False: a developer message is a system message."""
+    """False: a developer message is given as a system message."""
     absent_content: str | None = ""
-    """What stands for the missing text of a message that only calls tools."""
+    """The content of a message that only calls tools and has no text."""
     arguments_as_text: bool = False
-    """The arguments of a call are JSON text; else an object wherever they are one."""
+    """Give the arguments of a call as JSON text; otherwise as an object, if they are one."""
     reasoning_key: str | None = _REASONING_KEYS[0]
-    """None: thinking stands in the content, between its tags."""
+    """None: thinking is given in the content, between its tags."""
     content_as_parts: bool = False
-    """Text is a list of parts, as templates of models that see want it."""
+    """Give text as a list of parts, as templates of vision models expect it."""
 
     @classmethod
     def of(cls, source: str, show: Show) -> MessageForm:
-        """The shape in which the template `source` shows texts, calls and thinking, found by asking it."""
+        """The form in which the template `source` shows texts, calls and thinking, found by rendering test messages."""
         plain = cls(has_developers="developer" in source)
         form = _first([plain, replace(plain, content_as_parts=True)], partial(_shows_text, show), plain)
         form = _first(_forms_of_calls(form), partial(_shows_call, show), form)
@@ -84,13 +84,13 @@ class MessageForm:
 
 
 def tool_value(tool: ToolSpec) -> dict[str, Any]:
-    """A tool as templates read it."""
+    """A tool in the form that templates read."""
     function = {"name": tool.name, "description": tool.description, "parameters": dict(tool.parameters)}
     return {"type": "function", "function": function}
 
 
 def _forms_of_calls(form: MessageForm) -> list[MessageForm]:
-    """In the order of choice. Many templates print None as a word, or fail on it; most of them want objects."""
+    """Candidate forms, best first. Many templates print None as a word, or fail on it; most expect objects."""
     shapes = itertools.product((False, True), ("", None))
     return [replace(form, arguments_as_text=as_text, absent_content=absent) for as_text, absent in shapes]
 
@@ -109,7 +109,7 @@ def _shows_call(show: Show, form: MessageForm) -> bool:
 
 
 def _shows_thinking(show: Show, form: MessageForm) -> bool:
-    """Whether thinking is shown in the last message, or before a call that is under way."""
+    """Whether the template shows thinking in the last message, or before a pending call."""
     answer = replace(_USER, role="assistant", reasoning=_PROBE)
     calling = replace(_CALLING, reasoning=f"{_PROBE} thinking")
     last = show(_values(form, (_USER, answer)), generation_prompt=False)
@@ -122,7 +122,7 @@ def _values(form: MessageForm, messages: Sequence[Message]) -> list[dict[str, An
 
 
 def json_or_text(text: str) -> object:
-    """The value that `text` is in JSON; `text` itself if it is none."""
+    """`text` parsed as JSON, or `text` itself if it is not JSON."""
     try:
         return json.loads(text)
     except (ValueError, RecursionError):

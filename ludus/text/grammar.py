@@ -1,7 +1,7 @@
-"""The grammar that an answer is held to: forced calls, strict tools, JSON.
+"""The grammar that constrains an answer: forced calls, strict tools, JSON.
 
 Knows: requests, how the parser's model writes replies.  Knows not: sampling, masks, which tokens a grammar allows.
-Invariant: what the grammar allows, the parser reads as what was forced.
+Invariant: the parser reads any text that the grammar allows as what the request forced.
 
 | the request | the answer |
 |---|---|
@@ -26,11 +26,11 @@ from ludus.types import ChatRequest, ToolSpec
 def grammar_of(
     request: ChatRequest, parser: ToolParser, special_ids: Mapping[str, int], *, in_reasoning: bool
 ) -> str | None:
-    """Lark of the replies that `request` allows. None: any.
+    """A Lark grammar of the replies that `request` allows. None: unconstrained.
 
-    parser: that of replies to this request.  special_ids: text and id of the tokenizer's special tokens.
-    in_reasoning: the prompt opened the thinking, which may end as it likes before the answer is held to anything.
-    Raises AgentError where calls are forced and there are none, or a schema cannot be kept to in this format.
+    parser: for replies to this request.  special_ids: text and id of the tokenizer's special tokens.
+    in_reasoning: the prompt opened the thinking, which is unconstrained; only the answer after it is constrained.
+    Raises AgentError if calls are forced and there are no tools, or if this format cannot enforce a schema.
     """
     wanted = _wanted(request, parser)
     if wanted is None:
@@ -59,7 +59,7 @@ def _wanted(request: ChatRequest, parser: ToolParser) -> ReplySpec | None:
 
 
 def _callable(request: ChatRequest) -> tuple[ToolSpec, ...]:
-    """The tools that an answer may call. Raises AgentError if the one that it must call is not among them."""
+    """The tools that an answer may call. Raises AgentError if the forced one is not among them."""
     if request.tool_choice == "none":
         return ()
     if request.forced_tool is None:
@@ -78,7 +78,7 @@ def _callable(request: ChatRequest) -> tuple[ToolSpec, ...]:
 
 
 def _loosened(tool: ToolSpec) -> ToolSpec:
-    """The tool with the same arguments and any values."""
+    """The tool with the same argument names, but any values."""
     properties = tool.parameters.get("properties")
     anything: dict[str, Any] = {key: {} for key in properties} if isinstance(properties, Mapping) else {}
     return replace(tool, parameters={"type": "object", "properties": anything})

@@ -1,17 +1,17 @@
-"""The next prompt of a conversation as an addition to what was already said, or the reason why it cannot be one.
+"""Finds the text to append to the sampled tokens for the next prompt of a conversation, or why that is impossible.
 
 Knows: a chat template as a function from messages to text.  Knows not: tokens, engines, the session's graph.
 Invariant: text is returned only with a proof that the template still shows the earlier prompt and the earlier reply.
 
-What the template shows now, and where its parts come from (M: the new messages, M[n] the echo of the reply):
+What the template shows now, and where its parts come from (M: the new messages, M[n] the client's copy of the reply):
 
     render(M)            prompt_text │ body of the reply      │ closing  new messages  generation prompt
     with a mark in M[n]  prompt_text │ lead  MARK             │ closing  new messages  generation prompt
     the engine sees      prompt_text │ reply_text as sampled  │ the rest of the line above, less what was sampled of it
 
-Both renderings must begin with `prompt_text` and end alike; the body must show the reply's thinking, content and calls.
-Blanks, and the JSON of calls, may differ from what was sampled: the sampled text stays. A reply that ended by itself
-and is shown as it was sampled, its end included, needs no mark.
+Both renderings must begin with `prompt_text` and have the same end; the body must show the reply's thinking, content
+and calls. Whitespace and the JSON of calls may differ from what was sampled: the sampled text is kept. If a reply ended
+by itself and is shown exactly as it was sampled, with its end, the rendering with a mark is not needed.
 """
 
 from __future__ import annotations
@@ -42,12 +42,12 @@ class RenderedTurn:
     tools: Sequence[ToolSpec]
     template_kwargs: Mapping[str, Any]
     prompt_text: str
-    """What the template made of `messages` when the turn was asked for, generation prompt included."""
+    """The rendering of `messages` when the turn was requested, generation prompt included."""
     reply: Message
     reply_text: str
-    """Exact decoding of the sampled tokens, special tokens included."""
+    """The exact text of the sampled tokens, special tokens included."""
     shown: Shown | None = None
-    """Where the rendering of the prompt may be taken up. None: the messages are rendered from the first on."""
+    """Where the rendering of the prompt can be resumed. None: all messages are rendered."""
 
     @property
     def prompt(self) -> Rendered:
@@ -65,13 +65,13 @@ def continuation(
 ) -> str | ForkReason:
     """The text to append after the sampled tokens of `earlier`, or why a new path must start.
 
-    shown_now: what the template makes of `messages`. None: it is rendered here.
-    stop_texts: texts of the tokens that may have ended the reply. A reply that ends with one of them gets what
-    follows it in the template; any other reply, cut by length or by a stop of the caller's, the whole closing text.
+    shown_now: the rendering of `messages`. None: it is rendered here.
+    stop_texts: texts of the tokens that may have ended the reply. After a reply that ends with one of them comes what
+    follows it in the template; after any other reply (cut by length or by the caller's stop) the whole closing text.
 
     'edit': messages, tools or template arguments of the earlier turn were changed.  'truncated': some were dropped.
-    'reasoning_stripped': thinking that the model saw is shown no more.  'template': the template itself now shows
-    earlier text differently (by position, by date) or shows the reply otherwise than it was sampled.
+    'reasoning_stripped': thinking that the model saw is no longer shown.  'template': the template now shows earlier
+    text differently (because of its position, or the date), or shows the reply differently than it was sampled.
     Raises AgentError when the template refuses `messages`.
     """
     if (changed := _changed(earlier, messages)) is not None:

@@ -1,6 +1,6 @@
-"""Which parser reads a model's replies: chosen from its template, or by name.
+"""Chooses the parser for a model's replies, by its chat template or by name.
 
-Knows: the formats and what shows them in a template.  Knows not: tokens, requests.
+Knows: the formats and how to recognise them in a template.  Knows not: tokens, requests.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _FORMATS: Mapping[str, Callable[[str], CallFormat]] = {
 """Name to the format, given the template: models of one family differ in how they write it."""
 
 PARSERS = (*sorted(_FORMATS), "gpt_oss", "plain")
-"""What `parser_for` knows by name."""
+"""The names that `parser_for` accepts."""
 
 # What shows a format in a template, all of it. The first that is found counts: several formats share `<tool_call>`.
 _SIGNS: tuple[tuple[str, tuple[str, ...]], ...] = (
@@ -58,9 +58,9 @@ _SIGNS: tuple[tuple[str, tuple[str, ...]], ...] = (
 
 
 def parser_for(template_source: str | None, name: str = "auto") -> ToolParser:
-    """The parser called `name`; 'auto' takes the one whose signs the template shows, else plain.
+    """The parser `name`; 'auto': the one recognised in the template, else plain.
 
-    Thinking is split off when the template shows the thinking tag, whatever the parser.
+    With any parser, thinking is split off if the template contains the thinking tag.
     Raises UserError for an unknown name.
     """
     source = template_source or ""

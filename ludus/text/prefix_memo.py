@@ -1,8 +1,8 @@
-"""What was worked out for the items of a list, found again when a longer list begins with them.
+"""Remembers values computed for the items of a list, for reuse when a longer list begins with the same items.
 
 Knows: lists and equality.  Knows not: what items are.
-A client sends the whole history with every turn; what grows with each turn must then be the comparison alone, which
-runs without a line of Python for each item.
+A client sends the whole history with every turn. Only the comparison of histories may grow with every turn, and it
+runs without a line of Python per item.
 """
 
 from __future__ import annotations
@@ -17,16 +17,16 @@ NUM_KEPT = 8  # conversations that go on side by side in one session: an agent a
 
 
 class PrefixMemo(Generic[Item, Value]):
-    """The latest lists of one session with a value for each item. Not thread-safe.
+    """The latest lists of one session, with a value for each item. Not thread-safe.
 
-    Items that are equal must be worth the same value; they must not change.
+    Equal items must have equal values; items must not change.
     """
 
     def __init__(self) -> None:
         self._lists: list[tuple[list[Item], list[Value]]] = []  # the latest last
 
     def known(self, items: Sequence[Item]) -> list[Value]:
-        """A new list: the values of as many of the first `items` as some list that was remembered began with."""
+        """The values of the longest prefix of `items` that a remembered list begins with, as a new list."""
         sent = list(items)
         best: list[Value] = []
         for old, values in reversed(self._lists):
@@ -36,7 +36,8 @@ class PrefixMemo(Generic[Item, Value]):
         return best
 
     def remember(self, items: Sequence[Item], values: Sequence[Value]) -> None:
-        """Keeps the value of every item; the longest unused list is forgotten, and those that these go on with."""
+        """Remember the value of every item, in place of a list that `items` continue; the least recently used one is
+        forgotten."""
         new, others = list(items), []
         for old, old_values in self._lists:
             if old == new[: len(old)]:
@@ -47,7 +48,7 @@ class PrefixMemo(Generic[Item, Value]):
 
 
 def num_same(old: Sequence[object], new: Sequence[object]) -> int:
-    """Length of the longest list, or text, that both begin with."""
+    """Length of the longest common prefix."""
     shorter = min(len(old), len(new))
     if old[:shorter] == new[:shorter]:
         return shorter
@@ -55,7 +56,7 @@ def num_same(old: Sequence[object], new: Sequence[object]) -> int:
 
 
 def around_difference(old: str, new: str, num_chars: int) -> tuple[str, str]:
-    """Both texts, cut to so many characters on each side of where they part."""
+    """Both texts, cut to `num_chars` characters on each side of their first difference."""
     at = num_same(old, new)
     cut = slice(max(0, at - num_chars), at + num_chars)
     return old[cut], new[cut]

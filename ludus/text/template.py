@@ -1,4 +1,4 @@
-"""A model's chat template: messages in, the prompt's text out.
+"""Renders messages to a prompt's text with a model's chat template.
 
 Knows: Jinja as the model hubs write it.  Knows not: tokens, parsers, engines.
 Invariant: rendering is pure, except that a template may ask for today's date.
@@ -36,23 +36,23 @@ _FAILURES = (jinja2.TemplateError, ArithmeticError, AttributeError, LookupError,
 
 @dataclass(frozen=True, slots=True)
 class Shown:
-    """Where the rendering of a conversation may be taken up by one that goes on with it."""
+    """The point at which the rendering of a conversation can be resumed by one that continues it."""
 
     values: list[dict[str, Any]] = field(repr=False)
-    """Of the messages as the template gets them, in order. Renderings that go on append to it."""
+    """The messages in the form that the template gets, in order. Resumed renderings append to it."""
     bookmark: Bookmark
 
 
 @dataclass(frozen=True, slots=True)
 class Rendered:
-    """A conversation as the template shows it."""
+    """A rendered conversation."""
 
     messages: Sequence[Message]
     text: str
     shown: Shown | None = None
-    """None: one that goes on is rendered from its start."""
+    """None: a conversation that continues it is rendered from the start."""
     num_new_messages: int = 0
-    """Messages that went through the template; the text of the others was known."""
+    """Number of messages that were rendered; the text of the others was known."""
 
 
 class ChatTemplate:
@@ -71,7 +71,7 @@ class ChatTemplate:
             self.environment = _environment(now)
             self._resumable = ResumableTemplate.of(self.environment, source)
             self.variables = _variables(self.environment.parse(source))
-            """Names that it reads and does not set itself: its own arguments, special tokens."""
+            """Names that it reads and does not set itself: its arguments, special tokens."""
         except jinja2.TemplateError as error:
             raise UserError(f"The chat template is no valid Jinja: {error}. Pass another `chat_template`.") from error
         self._form = MessageForm.of(source, self._show)
@@ -79,7 +79,7 @@ class ChatTemplate:
 
     @property
     def not_resumable(self) -> tuple[str, ...]:
-        """Why a rendering cannot be taken up, for each loop of the template; empty when it can."""
+        """Why a rendering cannot be resumed, for each loop of the template; empty if it can."""
         return self._resumable.not_resumable
 
     def render(
@@ -104,11 +104,11 @@ class ChatTemplate:
         generation_prompt: bool = True,
         template_kwargs: Mapping[str, Any] = {},
     ) -> Rendered:
-        """What `render` shows, computed from where it begins to differ from `earlier` as far as that can be proven.
+        """As `render`, but starting from the end of what it provably shares with `earlier`.
 
-        earlier: what this template showed before; one thread at a time goes on with it.
-        Raises AgentError `template_error` when the template refuses the messages, `tools_unsupported` when tools
-        are given to a template that would silently drop them.
+        earlier: an earlier rendering of this template; only one thread at a time may continue it.
+        Raises AgentError: `template_error` if the template refuses the messages, `tools_unsupported` if tools are given
+        to a template that would silently drop them.
         """
         if tools and not self.renders_tools:
             raise AgentError(
@@ -140,9 +140,9 @@ class ChatTemplate:
         template_kwargs: Mapping[str, Any] = {},
         known: Rendered | None = None,
     ) -> dict[str, Any]:
-        """Everything that the template is given for a conversation, special tokens included.
+        """All values that the template gets for a conversation, special tokens included.
 
-        known: a rendering whose messages these begin with; their values are its own.
+        known: a rendering of the first of these messages, whose values are reused.
         """
         return {
             **self.special_tokens,
@@ -165,7 +165,7 @@ class ChatTemplate:
             ) from error
 
     def _values(self, known: Rendered | None, messages: Sequence[Message]) -> list[dict[str, Any]]:
-        """Of the messages, those that are known by reference."""
+        """The values of the messages; known ones are reused, not copied."""
         num_known = 0 if known is None else len(known.messages)
         values = [] if known is None or known.shown is None else known.shown.values
         if len(values) != num_known:  # another rendering went on already
@@ -177,7 +177,7 @@ class ChatTemplate:
         return _PROBE_NAME in self._show(self._values(None, messages), tools=(_PROBE_TOOL,), generation_prompt=True)
 
     def _show(self, values: list[dict[str, Any]], *, tools: Sequence[ToolSpec] = (), generation_prompt: bool) -> str:
-        """What the template makes of message values; '' where it refuses."""
+        """The rendering of message values; '' if the template refuses them."""
         context = self.values((), tools, generation_prompt=generation_prompt)
         try:
             return self._render({**context, "messages": values}).text
@@ -189,7 +189,7 @@ class ChatTemplate:
 
 
 def _known(earlier: Rendered | None, messages: Sequence[Message]) -> Rendered | None:
-    """`earlier`, if the messages begin with its own and it can be taken up."""
+    """`earlier`, if the messages begin with its messages and it can be resumed."""
     if earlier is None or earlier.shown is None:
         return None
     num_known = len(earlier.messages)
@@ -197,7 +197,7 @@ def _known(earlier: Rendered | None, messages: Sequence[Message]) -> Rendered | 
 
 
 class _GenerationTag(jinja2.ext.Extension):
-    """`{% generation %}`: marks what is the model's, and shows it unchanged."""
+    """`{% generation %}`: marks the model's text, and renders it unchanged."""
 
     tags = {"generation"}  # noqa: RUF012 - declared by jinja as an instance variable
 
@@ -208,7 +208,7 @@ class _GenerationTag(jinja2.ext.Extension):
 
 
 def _variables(tree: jinja2.nodes.Template) -> frozenset[str]:
-    """Names from outside: never set in the template, or set only where it has asked whether they are defined."""
+    """Names from outside: never set in the template, or set only after testing whether they are defined."""
     names = list(tree.find_all(jinja2.nodes.Name))
     stored = {name.name for name in names if name.ctx != "load"}
     asked = {
@@ -220,7 +220,7 @@ def _variables(tree: jinja2.nodes.Template) -> frozenset[str]:
 
 
 class _Sandbox(ImmutableSandboxedEnvironment):
-    """The sandbox, which lets pass at once what every round of a loop does and cannot harm."""
+    """Jinja's sandbox, with a fast path for harmless operations that every round of a loop performs."""
 
     def call(self, context: jinja2.runtime.Context, function: Any, *args: Any, **kwargs: Any) -> Any:
         if is_own(function):

@@ -1,7 +1,7 @@
 """Text to token ids and back, exactly as the model's own tokenizer files say.
 
 Knows: `tokenizer.json` and the small JSON files beside it.  Knows not: messages, templates, engines.
-Invariant: encoding adds no token of its own; whatever special token the text spells becomes its id.
+Invariant: encoding adds no tokens; a special token that is spelled in the text becomes its id.
 """
 
 from __future__ import annotations
@@ -41,15 +41,15 @@ class Tokenizer:
         self._added = core.get_added_tokens_decoder()
         self._special_ids = frozenset(idx for idx, token in self._added.items() if token.special)
         self._anchor_id = next((idx for idx, token in self._added.items() if token.special and not token.rstrip), None)
-        """A special token that leaves the text after it as it is. None: the tokenizer has none."""
+        """A special token that does not change the text after it. None: there is none."""
         self.special_tokens: Mapping[str, str] = dict(special_tokens)
         self.stop_ids = stop_ids
         self.chat_template = chat_template
-        """None: the folder has no template, and chat needs one from elsewhere."""
+        """None: the folder has no template; chat needs one from elsewhere."""
         self.other_templates: Mapping[str, str] = dict(other_templates)
-        """The model's own beside it, by name: `tool_use`, `rag`."""
+        """Other templates of the model, by name: `tool_use`, `rag`."""
         self.num_encoded_chars = 0
-        """Characters that went through `encode` since the start."""
+        """Number of characters encoded since the start."""
 
     @classmethod
     def load(cls, folder: Path) -> Tokenizer:
@@ -84,7 +84,7 @@ class Tokenizer:
         return token_id
 
     def difference(self, other: Tokenizer) -> str | None:
-        """The first token that has another id in `other`, or is none there, for a person. None: no token does."""
+        """Describes the first token that has another id in `other`, or is missing there. None: there is none."""
         ours, theirs = (each._core.get_vocab(with_added_tokens=True) for each in (self, other))
         for token, token_id in sorted(ours.items(), key=lambda item: item[1]):
             if theirs.get(token) != token_id:
@@ -93,14 +93,14 @@ class Tokenizer:
 
     @cached_property
     def longest_token(self) -> int:
-        """Characters of the longest token: a text of so many times n makes more than n tokens."""
+        """Number of characters of the longest token: n tokens have at most n times as many characters."""
         return max(map(len, self._core.get_vocab(with_added_tokens=True)))
 
     @cached_property
     def guidance(self) -> llguidance.LLTokenizer:
-        """The tokenizer as llguidance reads grammars with it; an answer under a grammar ends with one of `stop_ids`.
+        """The tokenizer in llguidance's form; an answer under a grammar ends with one of `stop_ids`.
 
-        Built when first asked for, once a model. Raises UserError if llguidance cannot read this tokenizer.
+        Built on first use, once per model. Raises UserError if llguidance cannot read this tokenizer.
         """
         if not self.stop_ids:
             raise UserError("the tokenizer names no end-of-turn token; set `eos_token` in tokenizer_config.json")
@@ -115,10 +115,10 @@ class Tokenizer:
         return {self._added[idx].content: idx for idx in sorted(self._special_ids)}
 
     def encode(self, text: str, *, after: int | None = None) -> tuple[int, ...]:
-        """Token ids of `text`, special tokens spelled in it included, nothing added; half surrogates become U+FFFD.
+        """Token ids of `text` and of special tokens spelled in it, with nothing added. Lone surrogates become U+FFFD.
 
-        after: the token that `text` follows in its sequence; then no space is put before the first word, and a
-        special token there swallows the blanks that it swallows in one piece. None: `text` starts a sequence.
+        after: the token before `text` in its sequence; then no space is put before the first word, and if that is a
+        special token, it strips whitespace as it would within one text. None: `text` starts a sequence.
         """
         self.num_encoded_chars += len(text)
         anchor_id = after if after in self._added else self._anchor_id
@@ -129,7 +129,7 @@ class Tokenizer:
         return self._encode(text)
 
     def decode(self, ids: Sequence[int], *, skip_special: bool = False) -> str:
-        """Text of `ids`; bytes that are no character become U+FFFD."""
+        """Text of `ids`; bytes that form no character become U+FFFD."""
         return str(self._core.decode(list(ids), skip_special_tokens=skip_special))
 
     def is_special(self, token_id: int) -> bool:
@@ -160,7 +160,7 @@ def _read_json(path: Path) -> dict[str, Any]:
 
 
 def _special_tokens(config: Mapping[str, Any]) -> dict[str, str]:
-    """Name to text, for the template; a token is saved as text or as an object with its content."""
+    """Special tokens by name, for the template; the file has each as text or as an object with `content`."""
     texts: dict[str, str] = {}
     for name in _NAMED_TOKENS:
         value = config.get(name)
@@ -184,7 +184,7 @@ def _templates(folder: Path, config: Mapping[str, Any]) -> dict[str, str]:
 
 
 def _stop_ids(folder: Path, core: tokenizers.Tokenizer, eos_token: str | None) -> frozenset[int]:
-    """Every id that some file of the model calls the end of a turn."""
+    """Every id that any file of the model names as the end of a turn."""
     found: set[int] = set()
     for name in ("generation_config.json", "config.json"):
         value = _read_json(folder / name).get("eos_token_id")

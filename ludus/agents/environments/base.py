@@ -13,7 +13,7 @@ from ludus.runs.spans import span
 
 
 def _traced(name: str, method: Callable[..., Awaitable[Any]]) -> Callable[..., Awaitable[Any]]:
-    """The method, each call of which is a span of the episode that makes it."""
+    """The method, wrapped so that each call is recorded as a span of the calling episode."""
 
     @functools.wraps(method)
     async def traced(self: Any, *args: Any, **kwargs: Any) -> Any:
@@ -25,7 +25,7 @@ def _traced(name: str, method: Callable[..., Awaitable[Any]]) -> Callable[..., A
 
 
 class EnvironmentService:
-    """Base of environments. One instance serves all episodes unless `for_episode` makes one for each."""
+    """Base class of environments. One instance serves all episodes unless `for_episode` makes one for each."""
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
@@ -34,7 +34,7 @@ class EnvironmentService:
                 setattr(cls, name, _traced(f"{cls.__qualname__}.{name}", vars(cls)[name]))
 
     def for_episode(self, row: Mapping[str, Any]) -> EnvironmentService:
-        """The environment of an episode that plays `row`: this one, unless a subclass keeps the state of an episode."""
+        """The environment for an episode with this row: `self`, unless a subclass keeps state per episode."""
         return self
 
     async def reset(self, seed: int | None = None, options: Any = None) -> tuple[Any, dict[str, Any]]:
@@ -46,4 +46,4 @@ class EnvironmentService:
         raise NotImplementedError(f"{type(self).__qualname__} must define `async def step`")
 
     async def close(self) -> None:
-        """Nothing is asked any more. Called for what `for_episode` made, and once for the environment of the run."""
+        """Called at the end, for each environment made by `for_episode` and once for the run's own."""

@@ -1,7 +1,8 @@
 """Environments in Gymnasium's style, played in text: a model reads observations and writes actions.
 
 Knows: `reset` and `step` of Gymnasium and its older relatives, action spaces.  Knows not: agents, tokens.
-Invariant: every episode has an environment of its own; what is no action is an error to the model and changes nothing.
+Invariant: every episode has its own environment; text that is not an action gives the model an error and changes
+nothing.
 """
 
 from __future__ import annotations
@@ -35,16 +36,16 @@ class GymEnvironment(EnvironmentService):
         read_action: Callable[[str], Any] | None = None,
         show: Callable[[Any], str] | None = None,
     ) -> None:
-        """kwargs: for making each environment.
-        read_action: the action in a model's text; it raises ValueError where there is none. None: for a discrete space
-        the last number in the text, for a space of several numbers a list of them as JSON, otherwise the text itself.
-        show: an observation as text. None: texts as they are, everything else as JSON.
+        """kwargs: arguments for making each environment.
+        read_action: (text): the action in a model's text; raises ValueError if there is none. None: for a discrete
+        space the last number in the text, for a space of several numbers a JSON list, otherwise the text itself.
+        show: (observation): its text. None: strings unchanged, everything else as JSON.
         """
         self._make = _maker(env, dict(kwargs or {}))
         self._read_action = read_action
         self._show = show or _as_text
         self._env: Any = None
-        """None: nothing is played here; `for_episode` makes what is."""
+        """None: this instance only makes others, by `for_episode`."""
         self._row: Mapping[str, Any] = {}
 
     def __repr__(self) -> str:
@@ -56,7 +57,7 @@ class GymEnvironment(EnvironmentService):
         return played
 
     async def reset(self, seed: int | None = None, options: Any = None) -> tuple[str, dict[str, Any]]:
-        """The first observation as text. seed, options: None: those of the row."""
+        """The first observation as text. seed, options: None: from the row."""
         if self._env is None:
             self._env = await asyncio.to_thread(self._make)
         seed = self._row.get("seed") if seed is None else seed
@@ -119,7 +120,7 @@ def _maker(env: str | Callable[..., Any], kwargs: dict[str, Any]) -> Callable[[]
 
 
 def _from_json(text: str, space: Any) -> Any:
-    """The action of a space of several numbers. Raises ValueError where the text holds none of it."""
+    """An action for a space of several numbers, read as JSON. Raises ValueError if the text is not one."""
     try:
         value = json.loads(text[text.index("[") : text.rindex("]") + 1])
     except (ValueError, RecursionError):

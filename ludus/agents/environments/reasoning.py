@@ -1,7 +1,7 @@
 """Tasks of reasoning-gym: a question, one answer, and the task's own score.
 
 Knows: reasoning-gym's data sets.  Knows not: agents, tokens.
-Invariant: a row says itself which question it is, so that rows of any task and any seed are scored by one environment.
+Invariant: a row identifies its own question, so that one environment can score rows of any task and any seed.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class ReasoningGymEnvironment(EnvironmentService):
 
     def __init__(self) -> None:
         self._row: Mapping[str, Any] | None = None
-        """None: nothing is played here; `for_episode` makes what is."""
+        """None: this instance only makes others, by `for_episode`."""
 
     def for_episode(self, row: Mapping[str, Any]) -> ReasoningGymEnvironment:
         if _KEY not in row or "index" not in row:
@@ -50,7 +50,7 @@ class ReasoningGymEnvironment(EnvironmentService):
         return entry["question"], dict(entry["metadata"])
 
     async def step(self, action: str) -> tuple[None, float, bool, bool, dict[str, Any]]:
-        """The score of the answer, or of what stands in its `<answer>` tags; that ends it."""
+        """Score the answer, or the part of it in `<answer>` tags; the episode then ends."""
         dataset, entry = await self._find()
         before, tag, rest = action.rpartition("<answer>")
         answer = (rest.partition("</answer>")[0] if tag else before or rest).strip()

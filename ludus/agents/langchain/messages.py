@@ -26,12 +26,12 @@ from ludus.types import ChatRole, Message, ToolCall, Turn
 REASONING = "reasoning_content"
 """Where LangChain's integrations keep a model's thinking, among `additional_kwargs`."""
 UNDECODED = "undecoded_tool_calls"
-"""In `response_metadata`: raw text of what began as a call of a tool and was none; it also stands in the content."""
+"""Key in `response_metadata`: raw texts that began as a tool call and could not be parsed; also part of the content."""
 _ROLES: dict[str, ChatRole] = {name: name for name in ("system", "developer", "user", "assistant")}
 
 
 def to_messages(messages: Sequence[BaseMessage]) -> tuple[Message, ...]:
-    """The same conversation. Raises UserError for a message that is no text or has no place in a chat."""
+    """The conversation as Ludus's messages. Raises UserError for content that is not text, or for an unknown role."""
     return tuple(map(_to_message, messages))
 
 
@@ -62,7 +62,7 @@ def _to_message(message: BaseMessage) -> Message:
 
 
 def _text(message: BaseMessage) -> str:
-    """Parts follow one another with nothing between, as the gateway reads them."""
+    """The message's text; parts are joined without a separator, as the gateway does."""
     content = message.content
     if isinstance(content, str):
         return content
@@ -78,7 +78,7 @@ def _text(message: BaseMessage) -> str:
 
 
 def to_ai_message(turn: Turn, *, num_prompt_tokens: int, model_name: str) -> AIMessage:
-    """What the model answered in a turn; its id is the turn's, which a reward may name."""
+    """The model's answer in a turn; its id is the turn's, by which it can be rewarded."""
     return AIMessage(
         content=turn.reply.content or "",
         id=turn.id,

@@ -1,8 +1,8 @@
-"""A chat model of LangChain whose answers are recorded turns: any graph that takes one trains what it samples.
+"""A LangChain chat model whose answers are recorded turns, so that any graph which uses it can be trained.
 
 Knows: LangChain's interface, a recorded session.  Knows not: graphs, rewards, tokens.
-Invariants: every answer is a turn of the session, also one that the graph threw away; an answer names its turn by its
-id; a broken off stream leaves the tokens that were sampled.
+Invariants: every answer is a turn of the session, even one that the graph discarded; an answer has the id of its turn;
+if a stream is aborted, the tokens sampled so far are recorded.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ Method = Literal["json_schema", "function_calling", "json_mode"]
 
 
 class MaxTokenExceededError(AgentError):
-    """The model's `response_length` is used up."""
+    """The model's `response_length` is exhausted."""
 
     def __init__(self, message: str) -> None:
         super().__init__(message, code="token_limit")
@@ -48,37 +48,36 @@ class MaxTokenExceededError(AgentError):
 
 
 class ChatModel(BaseChatModel):
-    """The model of the episode that is playing, or of a session that is given."""
+    """The model of the current episode, or of a given session."""
 
     model_config = ConfigDict(populate_by_name=True, extra="forbid", arbitrary_types_allowed=True)
 
     model_name: str = Field(default="default", alias="model")
-    """Who is asked, by the names that every request may use (`default`, BASE, NAME@12); or what the client itself calls
-    its model."""
+    """The model to ask, by any name that a request may use (`default`, BASE, NAME@12), or by the client's own name."""
     client: Any = Field(default=None, exclude=True, repr=False)
-    """A recorded session, or what has one as `session`, and as `model_names` what it calls the model. None: that of the
-    episode that is playing."""
+    """A recorded session, or an object with attributes `session` and `model_names` (its names for the model). None: the
+    session of the current episode."""
     agent: str = ""
-    """Tag of the agent that asks, where a graph holds several; '' is the main agent."""
+    """Tag of the asking agent, if a graph has several; '' is the main agent."""
     temperature: float | None = None
-    """None here and below: as the run samples (`gconfig`)."""
+    """None, here and below: the run's value (`gconfig`)."""
     top_p: float | None = None
     repetition_penalty: float | None = None
     max_tokens: int | None = None
     """Most tokens of one answer; `rollout.max_tokens` limits a whole episode."""
     response_length: int | None = Field(default=None, ge=1)
-    """Most tokens that may follow the first prompt that this object is given, whoever wrote them. None: no limit."""
+    """Most tokens after the first prompt given to this object, whoever wrote them. None: no limit."""
     max_parallel_calls: int | None = Field(default=None, ge=1)
-    """1: an answer ends after its first call. More are for the node that runs the tools to limit. None: no limit."""
+    """1: an answer ends after its first call. Larger limits are up to the node that runs the tools. None: no limit."""
     tool_parser: str | None = None
-    """None: the one of the run. Another one is an error: how calls are written is the model's own."""
+    """None: the run's. Any other is an error: the format of calls belongs to the model."""
     tokenizer: Any = Field(default=None, exclude=True, repr=False)
-    """Taken and not read: the session has the model's own."""
+    """Accepted and ignored: the session has the model's own tokenizer."""
     cache: Any = Field(default=False, exclude=True)
-    """An answer from LangChain's cache would be one that nobody sampled."""
+    """Off: an answer from LangChain's cache would not have been sampled."""
 
     _first_prompt: int | None = PrivateAttr(default=None)
-    """Its length, where that matters. None: nothing was asked yet."""
+    """Length of the first prompt, if `response_length` is set. None: nothing was asked yet."""
 
     @property
     def _llm_type(self) -> str:
@@ -90,7 +89,7 @@ class ChatModel(BaseChatModel):
 
     @property
     def session(self) -> Session:
-        """The session that is asked now. Raises UserError where there is none, or not one of this model's kind."""
+        """The session to ask. Raises UserError if there is none, or if it is of another kind."""
         found = self.client
         if found is None:
             episode = current_episode()
@@ -110,7 +109,7 @@ class ChatModel(BaseChatModel):
         return found
 
     async def _asked(self) -> Session:
-        """The session that answers. Raises AgentError for a model that is not there."""
+        """The session that answers. Raises AgentError for an unknown model."""
         session, called = self.session, getattr(self.client, "model_names", ())
         return session if self.model_name in called else await session.named(self.model_name)
 
@@ -124,7 +123,7 @@ class ChatModel(BaseChatModel):
         strict: bool | None = None,
         **kwargs: Any,
     ) -> Runnable[LanguageModelInput, AIMessage]:
-        """The model with these tools. strict: the arguments of calls are held to their schema while sampled."""
+        """The model with these tools. strict: constrain the arguments of calls to their schema while sampling."""
         choice = {} if tool_choice is None else {"tool_choice": tool_choice}
         bound = [convert_to_openai_tool(tool, strict=strict) for tool in tools]  # with their whole schema
         return self.bind(tools=bound, **choice, **kwargs)
@@ -139,8 +138,8 @@ class ChatModel(BaseChatModel):
     ) -> Runnable[LanguageModelInput, Any]:
         """The model whose answers are objects of `schema`: a pydantic class, a TypedDict or a JSON schema.
 
-        method: `json_schema` holds the answer to the schema while it is sampled, `json_mode` to any JSON object, and
-        `function_calling` has the model call a tool with that schema.
+        method: `json_schema` constrains the answer to the schema while it is sampled, `json_mode` to any JSON object;
+        `function_calling` makes the model call a tool with that schema.
         """
         if method == "function_calling":
             return super().with_structured_output(schema, include_raw=include_raw, **kwargs)
@@ -217,7 +216,7 @@ class ChatModel(BaseChatModel):
     async def _chunks(
         self, messages: list[BaseMessage], stop: list[str] | None, kwargs: Mapping[str, Any]
     ) -> AsyncGenerator[AIMessageChunk, None]:
-        """Text as it is sampled. Calls are sent in the end, whole: what begins as one may turn out to be text."""
+        """Text as it is sampled. Calls come at the end, complete, because a beginning call may turn out to be text."""
         session = await self._asked()
         request = self._request(session, messages, stop, kwargs)
         told: asyncio.Queue[Delta | None] = asyncio.Queue()
@@ -273,7 +272,7 @@ class ChatModel(BaseChatModel):
         return replace(request, sampling=sampling)
 
     def _sampling(self) -> dict[str, Any]:
-        """What the model itself says of sampling; what a call says goes first."""
+        """This object's sampling parameters; those of a call override them."""
         names = ("temperature", "top_p", "repetition_penalty", "max_tokens")
         return {name: value for name in names if (value := getattr(self, name)) is not None}
 

@@ -1,4 +1,4 @@
-"""What a graph asks of its model, as a request of the recorder.
+"""Converts a graph's call of its model to a request for the recorder.
 
 Knows: LangChain's ways to name tools, formats and sampling.  Knows not: messages, answers, threads.
 """
@@ -19,7 +19,7 @@ from ludus.types import ChatRequest, Sampling
 
 SAMPLING_NAMES = frozenset([*SAMPLING_FIELDS, "max_tokens"])
 _ALWAYS_THERE = frozenset(["logprobs"])
-"""Keys of an agent loop's `sampling_params` that ask for what is recorded in any case."""
+"""Keys of an agent loop's `sampling_params` that ask for something that is always recorded."""
 _REQUIRED = ("any", "required", True)
 
 
@@ -31,9 +31,9 @@ def to_request(
     stop: Sequence[str] | None,
     agent: str,
 ) -> ChatRequest:
-    """asked: keyword arguments of the call, those that were bound and those of the model itself included.
+    """asked: keyword arguments of the call, including bound ones and those of the model itself.
 
-    Raises UserError for one that is unknown, AgentError for a value that is not allowed.
+    Raises UserError for an unknown argument, AgentError for a value that is not allowed.
     """
     asked = dict(asked)
     tools = tuple(read_function(tool["function"], "tools") for tool in asked.pop("tools", None) or ())

@@ -1,1 +1,1 @@
-"""Tools that a model may call: written as verl's users write them, opened and closed once for a trajectory."""
+"""Tools that a model may call: written as for verl, and opened and closed once per trajectory."""

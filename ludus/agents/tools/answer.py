@@ -1,7 +1,7 @@
-"""What a tool returned becomes a text, a reward and metrics, or an error that says what it should have been.
+"""Reads what a tool returned as a text, a reward and metrics, or raises an error that says what is expected.
 
 Knows: the forms a tool may answer in, how a text is cut to a number of tokens.  Knows not: tools, trajectories.
-Invariant: a text that is cut has at most the tokens and characters that it may have, its mark included.
+Invariant: a cut text, with the mark that shows the cut, keeps within the limits of tokens and characters.
 """
 
 from __future__ import annotations
@@ -28,39 +28,39 @@ _MARKS: Mapping[TruncateSide, str] = {
 
 
 class ToolError(Exception):
-    """What was wrong with a call, as a message for the model. A tool may raise it; any other error is shown as well,
-    but is warned of in the log."""
+    """What was wrong with a call, as a message for the model. A tool may raise it. Other errors are shown to the model
+    too, with a warning in the log."""
 
 
 @dataclass(frozen=True, slots=True)
 class ToolLimits:
-    """What holds for every tool that does not say otherwise."""
+    """Default limits of tools."""
 
     timeout_s: float | None = 60.0
-    """Of one call. None: it may take for ever, or as long as its episode."""
+    """Time limit of one call. None: no limit but the episode's."""
     max_response_tokens: int | None = None
-    """Of one answer. None: no limit."""
+    """Most tokens of one answer. None: no limit."""
     max_response_length: int | None = None
-    """The same in characters."""
+    """Most characters of one answer. None: no limit."""
     truncate_side: TruncateSide = "middle"
-    """What remains of an answer that is too long: its left, its right, or both ends, without the middle."""
+    """Which part of an answer that is too long is kept: its beginning (left), its end (right), or both (middle)."""
 
 
 @dataclass(frozen=True, slots=True)
 class ToolResult:
-    """What became of a call."""
+    """The result of a call."""
 
     text: str
-    """For the model to read, whether it worked or not."""
+    """What the model reads, whether the call succeeded or not."""
     reward: float | None = None
-    """Of this call. None: the tool gave none."""
+    """Reward of this call. None: the tool gave none."""
     metrics: Mapping[str, Any] = field(default_factory=dict)
     error: str | None = None
-    """What was wrong. None: nothing."""
+    """What went wrong. None: nothing."""
 
 
 def read_answer(returned: object) -> ToolResult:
-    """The answer in whatever form a tool may give it. Raises ToolError for any other."""
+    """The result, from any form in which a tool may answer. Raises ToolError for anything else."""
     if isinstance(returned, tuple):
         if not 1 <= len(returned) <= 3:
             raise ToolError(f"the tool returned a tuple of {len(returned)} values; allowed: {_ALLOWED}")
@@ -73,14 +73,14 @@ def read_answer(returned: object) -> ToolResult:
 
 
 def as_reward(value: object) -> float:
-    """A finite number. Raises ToolError otherwise."""
+    """`value` as a reward. Raises ToolError if it is not a finite number."""
     if isinstance(value, str | bytes) or not isinstance(value, SupportsFloat) or not math.isfinite(float(value)):
         raise ToolError(f"the reward of a tool must be a finite number, got {value!r:.200}")
     return float(value)
 
 
 def shorten(text: str, limits: ToolLimits, tokenizer: Tokenizer | None) -> str:
-    """The text, cut where it is too long. tokenizer: None: tokens cannot be counted, and are not limited."""
+    """The text, cut if it is too long. tokenizer: None: tokens cannot be counted, and are not limited."""
     if limits.max_response_length is not None and len(text) > limits.max_response_length:
         text = _cut(text, limits.max_response_length, limits.truncate_side)
     most, side = limits.max_response_tokens, limits.truncate_side
@@ -113,7 +113,7 @@ def _text(response: object) -> str:
 
 
 def _cut(text: str, length: int, side: TruncateSide) -> str:
-    """`length` characters of the text, which has more, with a mark where it was cut; where there is room for one."""
+    """The text, which is longer, cut to `length` characters, including a mark at the cut if there is room for one."""
     mark = _MARKS[side]
     kept = length - len(mark)
     if kept <= 0:

@@ -1,7 +1,7 @@
-"""One call of a user's coroutine, with a deadline that holds whatever the coroutine does.
+"""Awaits a user's coroutine with a deadline that holds whatever the coroutine does.
 
 Knows: tasks.  Knows not: tools.
-Invariant: who waits here waits `timeout_s` at most, even for a coroutine that does not let itself be cancelled.
+Invariant: the caller waits at most `timeout_s`, even if the coroutine ignores its cancellation.
 """
 
 from __future__ import annotations
@@ -14,13 +14,13 @@ ReturnT = TypeVar("ReturnT")
 
 
 class DeadlineError(Exception):
-    """The call took longer than it may."""
+    """The call exceeded its time limit."""
 
 
 async def with_deadline(call: Awaitable[ReturnT], timeout_s: float | None) -> ReturnT:
-    """What the call returns, or raises: an exit of the interpreter and a cancellation of its own as RuntimeError.
+    """The result of the call, or its error; SystemExit and a cancellation raised by the call become RuntimeError.
 
-    Raises DeadlineError after `timeout_s` (None: never); the call is cancelled then, as it is when the caller is.
+    Raises DeadlineError after `timeout_s` (None: never) and cancels the call, as it does when the caller is cancelled.
     """
     task = asyncio.ensure_future(_guarded(call))
     try:
@@ -44,6 +44,6 @@ async def _guarded(call: Awaitable[ReturnT]) -> ReturnT:
 
 
 def forget(task: asyncio.Future[Any]) -> None:
-    """What a task ends with that nobody waits for any more concerns nobody."""
+    """Ignore the result of a task that nobody awaits any more."""
     if not task.cancelled():
         task.exception()

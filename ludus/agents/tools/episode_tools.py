@@ -1,8 +1,8 @@
-"""The tools of one trajectory, called with what its model wrote, and closed once at its end.
+"""The tools of one trajectory: called with the arguments that the model wrote, and closed once at the end.
 
 Knows: instances of tools, arguments as JSON, lengths of answers.  Knows not: where tools come from, messages.
-Invariants: whatever a tool or a model does wrong is the text of a result, never an error; `create`, `calc_reward` and
-`release` of a tool run once in a trajectory that calls it, `calc_reward` only where that ended without an error.
+Invariants: any fault of a tool or of the model becomes the text of a result, never an error; `create`, `calc_reward`
+and `release` of a tool run once in a trajectory that calls it, `calc_reward` only if that ended without an error.
 """
 
 from __future__ import annotations
@@ -29,14 +29,14 @@ from ludus.types import ToolCall, ToolSpec
 logger = logging.getLogger(__name__)
 
 UNDECODED = "Failed to decode tool call"
-"""What log, trace and model are given of a call that is none."""
+"""Text for log, trace and model if a tool call cannot be parsed."""
 
 Warn = Callable[[str, BaseException], None]
-"""Logs that the tool of this name raised."""
+"""(name of the tool, error): logs that the tool raised."""
 
 
 def undecoded(raw: str, turn_id: str | None) -> ToolResult:
-    """What the model is answered to text that began as a call of a tool and is none."""
+    """The result for text that began as a tool call and could not be parsed."""
     error = f"{UNDECODED}: {raw:.200}"
     text = f"Error: {error}\nWrite the call again, in the form that the tools ask for."
     with span("tool", "undecoded", inputs=raw) as record:
@@ -45,7 +45,7 @@ def undecoded(raw: str, turn_id: str | None) -> ToolResult:
 
 
 def too_many(name: str, arguments: object, most: int) -> ToolResult:
-    """What the model is answered to a call beyond those of one answer that are run."""
+    """The result for a call beyond the limit of calls in one answer."""
     error = f"of one answer {most} call{'s are' if most > 1 else ' is'} run, and this is one more; call again"
     with span("tool", name, inputs=arguments) as record:
         record.outputs = record.error = error
@@ -55,15 +55,15 @@ def too_many(name: str, arguments: object, most: int) -> ToolResult:
 @dataclass(frozen=True, slots=True)
 class _EndedCall:
     name: str
-    """Of the tool."""
+    """Name of the tool."""
     result: ToolResult
     wait_s: float = 0.0
-    """Until one of those that may run at a time had ended."""
+    """How long it waited for a free slot."""
     time_s: float = 0.0
 
 
 class EpisodeTools:
-    """Use as an async context manager, on the event loop on which the tool set was set up."""
+    """The tools of one trajectory. Use as an async context manager, on the event loop where the tool set was set up."""
 
     def __init__(
         self,
@@ -75,14 +75,14 @@ class EpisodeTools:
         warn: Warn,
     ) -> None:
         self.rewards: Mapping[str, float] = {}
-        """By tool what its `calc_reward` returned, once closed; only tools that were used and returned a number."""
+        """By tool the number that `calc_reward` returned, once closed; only for tools that were used and gave one."""
         self._instances = instances
         self._limits = limits
         self._tokenizer = tokenizer
         self._agent_data = agent_data
         self._warn = warn
         self._calls: list[_EndedCall] = []
-        """In the order in which they ended."""
+        """Calls in the order in which they ended."""
         self._is_open = False
 
     def __repr__(self) -> str:
@@ -90,18 +90,18 @@ class EpisodeTools:
 
     @property
     def specs(self) -> tuple[ToolSpec, ...]:
-        """The tools as a request names them."""
+        """The tools, in the form of a request."""
         return tuple(instance.entry.spec for instance in self._instances.values())
 
     @property
     def call_rewards(self) -> tuple[float, ...]:
-        """The rewards of calls that gave one, in the order in which the calls ended."""
+        """The rewards of those calls that gave one, in the order in which the calls ended."""
         return tuple(call.result.reward for call in self._calls if call.result.reward is not None)
 
     @property
     def metrics(self) -> dict[str, float]:
-        """Calls, errors, seconds of all tools and those that calls waited for one, and the mean of each number that a
-        tool gave as a metric."""
+        """The number of calls and errors, seconds in tools, seconds spent waiting for slots, and the mean of each
+        metric that tools gave."""
         given = (
             {
                 f"tools/{call.name}/{key}": float(value)
@@ -123,7 +123,7 @@ class EpisodeTools:
         return self
 
     async def __aexit__(self, kind: type[BaseException] | None, *_: object) -> None:
-        """Raises UserError if a tool cannot say its reward; all are released first."""
+        """Release all tools. Raises UserError afterwards if a tool's `calc_reward` failed."""
         self._is_open = False
         used = {name: instance for name, instance in self._instances.items() if instance.is_used}
         try:
@@ -135,9 +135,9 @@ class EpisodeTools:
                 await self._release(name, instance)
 
     async def call(self, call: ToolCall, *, turn_id: str | None = None) -> ToolResult:
-        """What the tool answers. turn_id: the turn that asks, for the trace; None: it does not say.
+        """The tool's result. turn_id: the calling turn, for the trace. None: unknown.
 
-        Raises nothing but a cancellation, and UserError outside of `async with`.
+        Raises nothing except on cancellation, and UserError outside of `async with`.
         """
         if not self._is_open:
             raise UserError(f"the tool {call.name!r} was called outside of its toolbox's `async with`")
@@ -155,7 +155,7 @@ class EpisodeTools:
         return result
 
     def undecoded(self, raw: str, *, turn_id: str | None = None) -> ToolResult:
-        """What the model is answered to text that began as a call of a tool and is none."""
+        """The result for text that began as a tool call and could not be parsed."""
         result = undecoded(raw, turn_id)
         self._calls.append(_EndedCall("undecoded", result))
         return result
@@ -199,7 +199,7 @@ class EpisodeTools:
 
 
 def _arguments(call: ToolCall, spec: ToolSpec) -> dict[str, Any]:
-    """The arguments of the call. Raises ToolError if they are no JSON object, or one is missing or unknown."""
+    """The call's arguments. Raises ToolError if they are not a JSON object, or if one is missing or unknown."""
     try:
         arguments = json.loads(call.arguments or "{}")
     except (ValueError, RecursionError) as error:

@@ -1,7 +1,7 @@
 """A plain function as a tool: its signature is the schema, its docstring the description.
 
-Knows: functions, processes and threads to run them in.  Knows not: trajectories; a function keeps nothing for one.
-Invariant: a function that blocks never holds up the event loop, and one that hangs in a process is killed.
+Knows: functions, processes and threads to run them in.  Knows not: trajectories; functions keep no state for them.
+Invariant: a blocking function never blocks the event loop, and one that hangs in a process is killed.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ RunsIn = Literal["process", "thread"]
 
 _MARK = "__ludus_tool__"
 _MAX_PROCESSES = 4
-"""Of one function, begun as calls need them."""
+"""Most processes of one function, started as calls need them."""
 
 
 class FunctionTool(BaseTool):
@@ -45,9 +45,9 @@ class FunctionTool(BaseTool):
         schema: Schema | None = None,
         runs_in: RunsIn = "process",
     ) -> None:
-        """schema: what the model is given in place of the signature; arguments are then passed as they come.
+        """schema: shown to the model instead of the signature; arguments are then passed unchecked.
         runs_in: where a function that is not async runs: in processes, which are killed at the deadline and share no
-        variables; or in threads of this process, which share all, and go on where they hang."""
+        variables; or in threads of this process, which share all variables and cannot be stopped if they hang."""
         self.function = function
         self._is_process = runs_in == "process" and not is_async(function)
         self.max_concurrent = _MAX_PROCESSES if self._is_process else None
@@ -82,7 +82,7 @@ class FunctionTool(BaseTool):
         *,
         timeout_s: float | None,
     ) -> Any:
-        """What the function returns. Raises DeadlineError after `timeout_s`."""
+        """Call the function. Raises DeadlineError after `timeout_s`."""
         arguments = parameters if self._signature is None else self._signature.read(parameters)
         if is_async(self.function):
             return await with_deadline(self.function(**arguments), timeout_s)
@@ -96,8 +96,8 @@ class FunctionTool(BaseTool):
 
 
 class _Mark(TypedDict, total=False):
-    """What a decorated function carries, and `FunctionTool` takes; a plain mapping, because the function may be pickled
-    for another process."""
+    """The options stored on a decorated function, for `FunctionTool`; a plain mapping, because the function may be
+    pickled for another process."""
 
     name: str | None
     schema: Schema | None
@@ -113,9 +113,9 @@ def function_tool(function: str | None = None, **how: Unpack[_Mark]) -> Callable
 
 
 def function_tool(function: Any = None, **how: Unpack[_Mark]) -> Any:
-    """The function itself, marked as a tool: `@function_tool`, `@function_tool("name")`, `@function_tool(schema=…)`.
+    """Marks a function as a tool: `@function_tool`, `@function_tool("name")`, `@function_tool(schema=…)`.
 
-    Raises UserError where it is defined if a model could not call it. The rest is as for `FunctionTool`.
+    Returns the function itself. Raises UserError if a model could not call it. Options as for `FunctionTool`.
     """
     if isinstance(function, str):
         how["name"] = function
@@ -129,7 +129,7 @@ def function_tool(function: Any = None, **how: Unpack[_Mark]) -> Any:
 
 
 def functions_of(namespace: Mapping[str, Any]) -> Iterator[FunctionTool]:
-    """The tools among the names of a module, in the order of their definition."""
+    """The tools defined in a module's namespace, in order of definition."""
     seen: set[int] = set()
     for value in namespace.values():
         if id(value) not in seen and (tool := tool_of(value)) is not None:
@@ -138,13 +138,13 @@ def functions_of(namespace: Mapping[str, Any]) -> Iterator[FunctionTool]:
 
 
 def tool_of(value: object) -> FunctionTool | None:
-    """The tool that a function is marked as. None: it is not marked."""
+    """The tool for a marked function. None: it is not marked."""
     mark: _Mark | None = getattr(value, _MARK, None) if inspect.isroutine(value) else None
     return None if mark is None or not callable(value) else FunctionTool(value, **mark)
 
 
 async def _in_thread(call: Callable[[], Any]) -> Any:
-    """What the call returns, from a daemon thread of its own: one that never ends holds up nothing but itself."""
+    """Run the call on a daemon thread of its own, so that a call that never ends delays nothing else."""
     returned: Future[Any] = Future()
     returned.set_running_or_notify_cancel()  # who waits may give up; the thread goes on, and says so to nobody
     context = contextvars.copy_context()

@@ -1,7 +1,7 @@
 """One tool in one trajectory: created at its first call, called with deadlines, rewarded and released once.
 
-Knows: a tool's methods and what a row gives to each.  Knows not: messages, other tools.
-Invariant: no method of the tool runs longer than it may.
+Knows: a tool's methods and the row's arguments for each.  Knows not: messages, other tools.
+Invariant: every call of a method of the tool has a time limit.
 """
 
 from __future__ import annotations
@@ -29,14 +29,14 @@ class ToolEntry:
     tool: BaseTool
     spec: ToolSpec
     timeout_s: float | None
-    """Of one call of one of its methods. None: no limit."""
+    """Time limit of one call of any of its methods. None: no limit."""
     slots: asyncio.Semaphore | None = None
-    """One for each call that may run at a time, of all trajectories. None: any number."""
+    """One slot for each call that may run at a time, over all trajectories. None: no limit."""
 
 
 @dataclass(frozen=True, slots=True)
 class ToolKwargs:
-    """What a row gives to the methods of one tool."""
+    """A row's arguments for the methods of one tool."""
 
     create_kwargs: Mapping[str, Any] = field(default_factory=dict)
     execute_kwargs: Mapping[str, Any] = field(default_factory=dict)
@@ -44,7 +44,7 @@ class ToolKwargs:
     release_kwargs: Mapping[str, Any] = field(default_factory=dict)
 
     def check(self, tool: BaseTool) -> None:
-        """Raises UserError for what a method of the tool does not take."""
+        """Raises UserError for an argument that a method of the tool does not accept."""
         for name in ("create", "execute", "calc_reward", "release"):
             method: Callable[..., Any] = getattr(tool, name)
             given: Mapping[str, Any] = getattr(self, f"{name}_kwargs")
@@ -60,7 +60,7 @@ class ToolKwargs:
 
 
 class ToolInstance:
-    """A tool for one trajectory."""
+    """A tool's instance for one trajectory."""
 
     def __init__(self, entry: ToolEntry, kwargs: ToolKwargs) -> None:
         self.entry = entry
@@ -75,7 +75,7 @@ class ToolInstance:
     async def execute(
         self, arguments: dict[str, Any], agent_data: Any, on_begin: Callable[[], None] = lambda: None
     ) -> ToolResult:
-        """What the tool answers. on_begin: called when the call is no longer waiting for a slot.
+        """Run one call. on_begin: called when the call has a slot.
 
         Raises DeadlineError, ToolError, and whatever the tool raises.
         """
@@ -92,14 +92,14 @@ class ToolInstance:
             return read_answer(await with_deadline(tool.execute(instance_id, arguments, **kwargs), timeout_s))
 
     async def calc_reward(self) -> float | None:
-        """What the tool says the trajectory earns by it. Raises as `execute` does."""
+        """The tool's reward for the trajectory. Raises as `execute` does."""
         assert self._id is not None, "only a tool that was used is asked"
         call = self.entry.tool.calc_reward(self._id, **self._kwargs.calc_reward_kwargs)
         reward = await with_deadline(call, self.entry.timeout_s)
         return None if reward is None else as_reward(reward)
 
     async def release(self) -> None:
-        """Raises as `execute` does."""
+        """Release the instance. Raises as `execute` does."""
         assert self._id is not None, "only a tool that was used is released"
         await with_deadline(self.entry.tool.release(self._id, **self._kwargs.release_kwargs), self.entry.timeout_s)
 
@@ -120,6 +120,6 @@ def _takes(method: Callable[..., Any], name: str) -> bool:
 
 
 def _accepted(method: Callable[..., Any]) -> frozenset[str] | None:
-    """Names that may be given to the method, beside what it is always given. None: all."""
+    """Argument names that the method accepts, besides those it always gets. None: any."""
     names = accepted(method)
     return None if names is None else names - {"instance_id", "parameters", "timeout_s"}

@@ -1,8 +1,8 @@
-"""Tools of MCP servers: processes that are started here and spoken to over their streams, or servers over HTTP.
+"""Tools of MCP servers: processes started here and used over their standard streams, or servers over HTTP.
 
 Knows: the `mcp` package, how its answers become text.  Knows not: trajectories, which share the server.
-Invariants: a server that dies is an error of the calls that it leaves open, and is connected to anew at the next call;
-what it writes to its errors is kept within bounds and logged where it fails.
+Invariants: if a server dies, its open calls fail, and the next call connects again; the end of its stderr is kept, and
+logged if it fails.
 """
 
 from __future__ import annotations
@@ -31,14 +31,14 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 _CONNECT_TIMEOUT_S = 60.0
-"""Servers that `npx` and `uvx` start download themselves first."""
+"""Long, because servers started with `npx` and `uvx` are downloaded first."""
 _LEAVE_TIMEOUT_S = 10.0
-"""The package itself waits some 4 s for a process before it kills it."""
+"""The package itself waits about 4 s for a process before it kills it."""
 _HTTP_TIMEOUT_S, _HTTP_READ_TIMEOUT_S = 30.0, 300.0
-"""A server may hold an answer open for long; the deadline of a call is the toolbox's."""
+"""A server may take long to answer; the time limit of a call is enforced elsewhere."""
 _ERROR_BYTES = 4096
 _CLOSED = -32000
-"""The code with which the package ends the calls of a connection that is gone."""
+"""The error code of the package for calls whose connection was lost."""
 
 
 class McpTool(BaseTool):
@@ -63,13 +63,13 @@ class McpAddress(Settings):
     """None: there is a `url`."""
     args: tuple[str, ...] = ()
     env: dict[str, str] = pydantic.Field(default_factory=dict)
-    """Beside PATH, HOME and their like, which it gets anyway."""
+    """Environment variables, besides PATH, HOME and the like, which it always gets."""
     cwd: str | None = None
     url: str | None = None
-    """Of its streamable HTTP endpoint. None: there is a `command`."""
+    """URL of its streamable HTTP endpoint. None: there is a `command`."""
     headers: dict[str, str] = pydantic.Field(default_factory=dict)
     auth_token: str | None = None
-    """Sent as `Authorization: Bearer …`, unless the headers hold another."""
+    """Sent as `Authorization: Bearer …`, unless `headers` sets another."""
 
     @pydantic.model_validator(mode="after")
     def _check(self) -> Self:
@@ -93,7 +93,7 @@ class McpServer:
         tool_class: type[McpTool] = McpTool,
         config: Mapping[str, Any] | None = None,
     ) -> None:
-        """tool_class, config: what its tools are made of."""
+        """tool_class, config: for making its tools."""
         self.name = name
         self._address = address
         self._tool_class = tool_class
@@ -106,7 +106,7 @@ class McpServer:
         return f"McpServer({self.name!r}, {where!r}, connected={self._link is not None and self._link.is_alive})"
 
     async def setup(self) -> Sequence[BaseTool]:
-        """All of its tools. Raises UserError if it cannot be reached."""
+        """Connect; returns all of its tools. Raises UserError if it cannot be reached."""
         try:
             link = await self._connected()
             return [self._tool_class(self._config, _schema(tool), self) for tool in await link.tools()]
@@ -120,7 +120,7 @@ class McpServer:
             await link.leave()
 
     async def call(self, name: str, arguments: Mapping[str, Any]) -> str:
-        """What the tool answers. Raises ToolError with what the tool or the connection says is wrong."""
+        """The tool's answer. Raises ToolError with the error of the tool or of the connection."""
         link = await self._connected()
         return _text(await link.call(name, arguments))
 
@@ -137,10 +137,10 @@ class McpServer:
 
 
 class McpServers:
-    """Several servers as one source, of which some tools are selected."""
+    """Several servers as one source, with a selection of their tools."""
 
     def __init__(self, servers: Sequence[McpServer], selected: Sequence[str] | None = None) -> None:
-        """selected: names of tools, each of any server; None: all of all."""
+        """selected: names of tools, of any of the servers. None: all tools of all servers."""
         self._servers = tuple(servers)
         self._selected = None if selected is None else tuple(selected)
 
@@ -148,7 +148,7 @@ class McpServers:
         return f"McpServers({', '.join(server.name for server in self._servers)})"
 
     async def setup(self) -> Sequence[BaseTool]:
-        """As for one server; those that were connected to are left if one cannot be."""
+        """As for one server. If one cannot be reached, the others are disconnected."""
         tools: list[BaseTool] = []
         try:
             for server in self._servers:
@@ -170,7 +170,7 @@ class McpServers:
 
 
 class _Link:
-    """One connection, held by a task of its own: the package must leave it in the task that entered it."""
+    """One connection, held by a task of its own: the package must exit it in the task that entered it."""
 
     def __init__(self, name: str, address: McpAddress) -> None:
         self._name = name
@@ -179,7 +179,7 @@ class _Link:
         self._client: asyncio.Future[mcp.Client] = asyncio.get_running_loop().create_future()
         self._is_closed = False
         self._said = ""
-        """The end of what the process wrote to its errors."""
+        """The end of the process's stderr."""
         self._task = asyncio.create_task(self._hold())
         self._task.add_done_callback(forget)
 
@@ -189,13 +189,13 @@ class _Link:
 
     @property
     def failure(self) -> str:
-        """What went wrong with it."""
+        """What went wrong with the connection."""
         error = self._task.exception() if self._task.done() else None
         why = "the connection was closed" if error is None else ", ".join(_reasons(error))
         return why + (f"; it last said: {self._said}" if self._said else "")
 
     async def enter(self) -> None:
-        """Raises ToolError if there is no connection in time."""
+        """Connect. Raises ToolError if that does not succeed in time."""
         either: set[asyncio.Future[Any]] = {self._task, self._client}
         try:
             await asyncio.wait(either, timeout=_CONNECT_TIMEOUT_S, return_when=asyncio.FIRST_COMPLETED)
@@ -213,7 +213,7 @@ class _Link:
         self._task.cancel()
 
     async def tools(self) -> list[Any]:
-        """All that the server has, of every page."""
+        """All tools of the server, from every page of its list."""
         tools: list[Any] = []
         cursor: str | None = None
         while True:
@@ -227,7 +227,7 @@ class _Link:
         return await self._asked(self._client.result().call_tool(name, dict(arguments)))
 
     async def _asked(self, request: Any) -> Any:
-        """The answer. Raises ToolError if the server says no, or is gone before it has said anything."""
+        """The answer to a request. Raises ToolError if the server refuses, or disappears before it answers."""
         asking = asyncio.ensure_future(request)
         try:
             await asyncio.wait({asking, self._task}, return_when=asyncio.FIRST_COMPLETED)
@@ -272,7 +272,7 @@ class _Link:
 
     @contextmanager
     def _hearing_errors(self) -> Iterator[TextIO]:
-        """A file for the errors of a process, whose end is kept."""
+        """A file for a process's stderr, the end of which is kept."""
         loop = asyncio.get_running_loop()
         read_fd, write_fd = os.pipe()
         os.set_blocking(read_fd, False)
@@ -299,7 +299,7 @@ def _schema(tool: Any) -> OpenAIFunctionToolSchema:
 
 
 def _text(result: Any) -> str:
-    """An answer as text. Raises ToolError for an error, and for what is no text."""
+    """An answer as text. Raises ToolError for an error, and for content that is not text."""
     parts: list[str] = []
     for block in result.content:
         resource = getattr(block, "resource", None)  # the package's classes of blocks have no field in common
@@ -314,7 +314,7 @@ def _text(result: Any) -> str:
 
 
 def _reasons(error: BaseException) -> Iterator[str]:
-    """What is at the bottom of groups of errors."""
+    """The innermost errors of nested exception groups."""
     if isinstance(error, BaseExceptionGroup):
         for one in error.exceptions:
             yield from _reasons(one)

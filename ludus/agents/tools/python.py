@@ -1,7 +1,7 @@
-"""A tool that runs Python code of the model in the sandbox: a fresh process for each call.
+"""A tool that runs the model's Python code in the sandbox, in a fresh process for each call.
 
-Knows: the sandbox, how a run reads as text.  Knows not: how the sandbox keeps code in.
-Invariant: where the sandbox has no walls, nothing runs, unless the tool's config says `sandbox: none`.
+Knows: the sandbox, how its results read as text.  Knows not: how the sandbox isolates code.
+Invariant: if the system cannot isolate code, nothing runs, unless the tool's config says `sandbox: none`.
 """
 
 from __future__ import annotations
@@ -41,18 +41,18 @@ class PythonToolSettings(Settings):
 
     type: str = "native"
     default_timeout: float = pydantic.Field(default=10.0, gt=0)
-    """Seconds of one run."""
+    """Most seconds of one run."""
     memory_limit_mb: int = pydantic.Field(default=1024, ge=64)
     disk_limit_mb: int = pydantic.Field(default=64, ge=1)
-    """Of all files of a run."""
+    """Most megabytes of all files of one run."""
     sandbox: Sandboxing = "required"
-    """required: no code runs where the system cannot keep it in.  none: it runs unprotected."""
+    """required: no code runs if the system cannot isolate it.  none: code runs unprotected."""
     num_workers: int = pydantic.Field(default=4, ge=1)
-    """Runs at a time, of all trajectories."""
+    """Most runs at a time, over all trajectories."""
 
 
 class PythonTool(BaseTool):
-    """`code_interpreter`, or whatever its schema calls it; the argument is `code`."""
+    """The tool `code_interpreter` (or as its schema names it); its argument is `code`."""
 
     def __init__(
         self, config: Mapping[str, Any] | None = None, tool_schema: OpenAIFunctionToolSchema | None = None
@@ -71,7 +71,7 @@ class PythonTool(BaseTool):
         return self.tool_schema or read_schema(_SCHEMA, "the schema of the Python tool")
 
     async def setup(self) -> None:
-        """Raises UserError where this system cannot keep code in; warns where its user lets it run all the same."""
+        """Raises UserError if this system cannot isolate code, or warns if the config lets it run all the same."""
         await asyncio.to_thread(walls, self._sandboxing)
         if self._sandboxing == "none":
             logger.warning("the tool %r runs a model's code unprotected: its config says sandbox: none", self.name)
@@ -89,7 +89,7 @@ class PythonTool(BaseTool):
 
 
 def _text(run: SandboxRun, limits: SandboxLimits) -> str:
-    """What the model reads: what was printed, what went wrong, how it ended where that says more."""
+    """The text for the model: the output, the error, and how the run ended if that adds anything."""
     parts = [run.stdout.rstrip("\n"), run.stderr.rstrip("\n")]
     if run.ending == "timeout":
         parts.append(f"(stopped after {limits.timeout_s:g} s)")

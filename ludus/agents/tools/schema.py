@@ -1,6 +1,6 @@
-"""The schema of a tool as OpenAI's protocol and verl's files write it, with every word of its JSON schema kept.
+"""The schema of a tool as in OpenAI's protocol and verl's files, with every keyword of its JSON schema kept.
 
-Knows: JSON schema as far as to carry it whole.  Knows not: tools, calls.
+Knows: enough of JSON schema to preserve it.  Knows not: tools, calls.
 Invariant: what goes in as a mapping comes out of `model_dump(exclude_unset=True)` unchanged.
 """
 
@@ -16,7 +16,7 @@ from ludus.types import ToolSpec
 
 
 class _Open(pydantic.BaseModel):
-    """Words of JSON schema that have no field of their own (`items`, `default`, `$defs`, …) are kept too."""
+    """Also keeps JSON schema keywords that have no field here (`items`, `default`, `$defs`, …)."""
 
     model_config = pydantic.ConfigDict(extra="allow")
 
@@ -25,7 +25,7 @@ class OpenAIFunctionPropertySchema(_Open):
     """One argument."""
 
     type: str | list[str] | None = None
-    """None: the schema says it otherwise (`anyOf`, `$ref`), or allows anything."""
+    """None: the type is given in another way (`anyOf`, `$ref`), or anything is allowed."""
     description: str | None = None
     enum: list[Any] | None = None
 
@@ -39,7 +39,7 @@ class OpenAIFunctionParametersSchema(_Open):
 
 
 class OpenAIFunctionSchema(_Open):
-    """What a tool is called and takes."""
+    """A tool's name and arguments."""
 
     name: str
     description: str = ""
@@ -48,14 +48,14 @@ class OpenAIFunctionSchema(_Open):
 
 
 class OpenAIFunctionToolSchema(_Open):
-    """A tool as `tools` of a chat completion lists it."""
+    """A tool as listed in `tools` of a chat completion."""
 
     type: Literal["function"] = "function"
     function: OpenAIFunctionSchema
 
 
 def read_schema(schema: OpenAIFunctionToolSchema | Mapping[str, Any], where: str) -> OpenAIFunctionToolSchema:
-    """The schema, from a mapping too. Raises UserError that says what of it is wrong; `where` is what it calls it."""
+    """The schema, also from a mapping. where: its place, for the UserError that is raised if it is wrong."""
     if isinstance(schema, OpenAIFunctionToolSchema):
         return schema
     try:
@@ -70,7 +70,7 @@ def read_schema(schema: OpenAIFunctionToolSchema | Mapping[str, Any], where: str
 
 
 def spec_of(schema: OpenAIFunctionToolSchema) -> ToolSpec:
-    """The same in the vocabulary of a request."""
+    """The schema as a request's `ToolSpec`."""
     function = schema.function
     parameters = function.parameters.model_dump(exclude_unset=True)
     for name, value in (("type", "object"), ("properties", {})):

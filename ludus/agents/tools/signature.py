@@ -1,7 +1,7 @@
-"""A function's signature and docstring as the schema of a tool, and a call's arguments as what the function takes.
+"""Makes a tool's schema from a function's signature and docstring, and converts a call's arguments to the function's.
 
 Knows: annotations, docstrings in Google's or Sphinx's form.  Knows not: who runs the function.
-Invariant: what the schema promises is what the function is given: names, types, defaults.
+Invariant: the function gets what the schema promises: names, types, defaults.
 """
 
 from __future__ import annotations
@@ -31,23 +31,23 @@ _BY_NAME = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_O
 
 @dataclass(frozen=True, slots=True)
 class Docstring:
-    """What a docstring says of a function and of each argument."""
+    """The descriptions in a docstring: of the function and of each argument."""
 
     summary: str
     arguments: Mapping[str, str]
 
 
 class Signature:
-    """What a function takes."""
+    """A function's parameters."""
 
     def __init__(self, function: Callable[..., Any]) -> None:
-        """Raises UserError if a model could not call the function by names."""
+        """Raises UserError if a model could not call the function with named arguments."""
         self._name = getattr(function, "__name__", type(function).__name__)
         self._docstring = read_docstring(inspect.getdoc(function) or "")
         self._adapter = self._build(function)
 
     def schema(self, name: str) -> OpenAIFunctionToolSchema:
-        """The schema of the tool `name` that is this function."""
+        """The schema of this function as the tool `name`."""
         parameters = _without_titles(self._adapter.json_schema(schema_generator=_Plain))
         parameters.setdefault("properties", {})
         if parameters.get("additionalProperties") is False:  # models know, and a call that does not gets an error
@@ -56,7 +56,7 @@ class Signature:
         return read_schema({"type": "function", "function": function}, f"the schema of {self._name}")
 
     def read(self, arguments: Mapping[str, Any]) -> dict[str, Any]:
-        """The arguments in the types that the function names. Raises ToolError that says which cannot be."""
+        """The arguments, converted to the annotated types. Raises ToolError that names the wrong ones."""
         try:
             read: dict[str, Any] = self._adapter.validate_python(dict(arguments))
         except pydantic.ValidationError as error:
@@ -104,12 +104,12 @@ class Signature:
 
 
 def read_docstring(text: str) -> Docstring:
-    """The parts of a docstring; a description of an argument may go on over several lines."""
+    """The parts of a docstring; the description of an argument may span several lines."""
     summary: list[str] = []
     arguments: dict[str, str] = {}
     section, current = _SUMMARY, ""
     margin = 0
-    """How far the names of Google's arguments are indented."""
+    """Indentation of the argument names in Google's form."""
     for line in text.splitlines():
         heading, sphinx = _SECTION.match(line), _SPHINX_ARGUMENT.match(line)
         google = _GOOGLE_ARGUMENT.match(line) if section in _ARGUMENT_SECTIONS else None
@@ -132,7 +132,7 @@ def read_docstring(text: str) -> Docstring:
 
 
 class _Plain(GenerateJsonSchema):
-    """Schemas as people write them: `type` first, and no titles, which repeat names and cost a prompt its tokens."""
+    """Schemas as people write them: `type` first, and no titles, which only repeat names and cost prompt tokens."""
 
     def sort(self, value: JsonSchemaValue, parent_key: str | None = None) -> JsonSchemaValue:
         return value
@@ -142,7 +142,7 @@ class _Plain(GenerateJsonSchema):
 
 
 def _without_titles(schema: JsonSchemaValue) -> JsonSchemaValue:
-    """The schema and those in its `$defs` without the titles that classes give them."""
+    """The schema and those in its `$defs`, without the titles that pydantic adds."""
     bare = {key: value for key, value in schema.items() if key != "title"}
     if "$defs" in bare:
         bare["$defs"] = {name: _without_titles(definition) for name, definition in bare["$defs"].items()}

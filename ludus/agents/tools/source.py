@@ -1,4 +1,4 @@
-"""Where tools come from: one by one, or many from something that is asked for them first.
+"""Sources of tools: a single tool, or something that provides many once it is set up.
 
 Knows: tools before they are in a tool set.  Knows not: trajectories.
 """
@@ -18,7 +18,7 @@ _FORMS = "a BaseTool, a function, something with `setup` and `close` that gives 
 
 
 class ToolSource(Protocol):
-    """Gives tools once it is set up."""
+    """Provides tools once it is set up."""
 
     async def setup(self) -> Sequence[BaseTool]: ...
 
@@ -27,7 +27,7 @@ class ToolSource(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class OneTool:
-    """A tool as a source of itself."""
+    """A source of one tool."""
 
     tool: BaseTool
 
@@ -41,17 +41,17 @@ class OneTool:
 
 @dataclass(frozen=True, slots=True)
 class ToolPlan:
-    """A source, and how its tools may be called."""
+    """A source, with limits for calls of its tools."""
 
     source: ToolSource
     timeout_s: float | None = None
-    """Of one call. None: the run's `ToolLimits.timeout_s`."""
+    """Time limit of one call. None: the run's `ToolLimits.timeout_s`."""
     max_concurrent: int | None = None
-    """Calls of each tool at a time, of all trajectories. None: any number."""
+    """Most calls of each tool at a time, over all trajectories. None: no limit."""
 
 
 def plan_of(given: Any) -> ToolPlan:
-    """The plan for whatever is given as a tool. Raises UserError for anything that is none."""
+    """The plan for anything given as a tool. Raises UserError if it is not a tool."""
     if isinstance(given, str):
         given = import_object(given)
     if isinstance(given, ToolPlan):

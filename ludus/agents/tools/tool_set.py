@@ -1,7 +1,7 @@
-"""Every tool of a run, read once from files and objects; opened once for each trajectory.
+"""All tools of a run, read once from files and objects, and opened for each trajectory.
 
-Knows: sources of tools, what a row selects and gives them.  Knows not: trajectories in flight, models.
-Invariant: no two tools have one name, and what a row selects or gives arguments to exists.
+Knows: sources of tools, a row's selection and arguments.  Knows not: running trajectories, models.
+Invariant: names of tools are unique, and every tool that a row names exists.
 """
 
 from __future__ import annotations
@@ -14,9 +14,8 @@ from typing import Any
 
 from ludus.agents.tools.answer import ToolLimits
 from ludus.agents.tools.base import BaseTool
-from ludus.agents.tools.entry import Find
 from ludus.agents.tools.episode_tools import EpisodeTools
-from ludus.agents.tools.file import read_function_file, read_tool_file
+from ludus.agents.tools.file import Find, read_function_file, read_tool_file
 from ludus.agents.tools.instance import ToolEntry, ToolInstance, ToolKwargs
 from ludus.agents.tools.schema import spec_of
 from ludus.agents.tools.source import ToolPlan, plan_of
@@ -53,11 +52,11 @@ class ToolSet:
         limits: ToolLimits | None = None,
         find: Find = import_object,
     ) -> ToolSet:
-        """The tools of a YAML file in verl's form, those that a Python file marks with `@function_tool`, and `tools`.
+        """The tools of a YAML file in verl's form, those marked `@function_tool` in a Python file, and `tools`.
 
         tools: each a BaseTool, a function, a source of tools, or an import string of one.
-        find: the class that the YAML file names by an import string.
-        Raises UserError that names what is missing or wrong in which file.
+        find: (import string): a class that the YAML file names.
+        Raises UserError that says what is missing or wrong in which file.
         """
         plans: list[ToolPlan] = []
         if tool_config_path is not None:
@@ -74,11 +73,11 @@ class ToolSet:
 
     @property
     def specs(self) -> tuple[ToolSpec, ...]:
-        """All tools, as a request names them; none before `setup`."""
+        """All tools, in the form of a request; none before `setup`."""
         return tuple(entry.spec for entry in self._entries.values())
 
     async def setup(self) -> None:
-        """Starts what tools need. Raises UserError if two have one name; what was started is then closed."""
+        """Start what the tools need. If two have the same name, everything is closed again and UserError raised."""
         try:
             for plan in self._plans:
                 tools = await plan.source.setup()
@@ -90,7 +89,7 @@ class ToolSet:
             raise
 
     async def close(self) -> None:
-        """Ends what `setup` started, in reverse; what fails to end is warned of."""
+        """End what `setup` started, in reverse order; failures are logged as warnings."""
         self._entries = {}
         while self._open_plans:
             plan = self._open_plans.pop()
@@ -111,10 +110,10 @@ class ToolSet:
         """The tools for one trajectory.
 
         tools_kwargs: by tool, `{create_kwargs, execute_kwargs, calc_reward_kwargs, release_kwargs}`, each optional.
-        selection: names of the tools it may use; None: all.  tokenizer: counts the tokens of answers; None: they are
-        not limited.  agent_data: passed to every `execute` that takes it.  own: tools of this trajectory, beside those
-        that are selected, which need no `setup`.
-        Raises UserError that names what a row asks for and there is not.
+        selection: names of the tools it may use. None: all.  tokenizer: counts the tokens of answers. None: they are
+        not limited.  agent_data: passed to every `execute` that accepts it.  own: further tools of this trajectory
+        only, which need no `setup`.
+        Raises UserError if a row names a tool that does not exist.
         """
         names = list(self._entries) if selection is None else [self._known(name, "selects") for name in selection]
         entries = {**self._entries, **{tool.name: self._entry(tool) for tool in own}}
@@ -140,7 +139,7 @@ class ToolSet:
         self._entries[tool.name] = self._entry(tool, max_concurrent=plan.max_concurrent, timeout_s=plan.timeout_s)
 
     def _entry(self, tool: BaseTool, *, max_concurrent: int | None = None, timeout_s: float | None = None) -> ToolEntry:
-        """None: what the tool says, and the run."""
+        """None: the tool's own limit, else the run's."""
         assert tool.tool_schema is not None, f"{tool!r} called BaseTool.__init__"
         most = tool.max_concurrent if max_concurrent is None else max_concurrent
         slots = None if most is None else asyncio.Semaphore(most)

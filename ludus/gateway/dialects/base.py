@@ -1,9 +1,9 @@
-"""The seam between HTTP and the recorder: a dialect turns JSON of one wire protocol into nouns, and back.
+"""The seam between HTTP and the recorder: a dialect turns the JSON of one wire protocol into Ludus's types, and back.
 
 Knows: JSON, chat messages, turns.  Knows not: sockets, sessions, engines, event loops.
-Invariants: dialects are pure and keep no state between requests; what a session's messages were read as is kept for
-them with the session, and equal JSON is read as equal messages; the deltas of a stream, put together, are
-the body that the same request gets unstreamed.
+Invariants: dialects are pure and keep no state between requests (messages already parsed are kept with the session,
+and passed in); equal JSON is read as equal messages; the deltas of a stream, put together, are the body that the same
+request gets unstreamed.
 
 To add a protocol: a folder with `fields.py` (every field and its class), `read.py`, `write.py` and `dialect.py` (its
 `Dialect`), and one line in `dialects/table.py`.
@@ -23,7 +23,7 @@ from ludus.types import ChatRequest, Message, Sampling, Turn
 
 JsonObject = dict[str, Any]
 ReadMessages = PrefixMemo[Any, tuple[Message, ...]]
-"""The histories of a session's earlier requests in one protocol: their JSON, and what each entry was read as."""
+"""The histories of a session's earlier requests in one protocol: each entry's JSON and the messages it gave."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,41 +34,41 @@ class ParsedRequest:
     model: str
     """The name the agent asked for."""
     others: tuple[ChatRequest, ...] = ()
-    """Requests that are answered together with the first; all ask for as many choices."""
+    """Further requests from the same body, answered together with the first; all ask for as many choices."""
     stream: bool = False
     include_usage: bool = False
-    """A stream ends with the token counts."""
+    """End a stream with the token counts."""
     logprobs: bool = False
-    """The answer has the logprob of every sampled token."""
+    """Answer with the logprob of every sampled token."""
     ignored: tuple[str, ...] = ()
-    """Fields accepted because they cannot change a token, and otherwise without effect."""
+    """Fields that are accepted and have no effect, because they cannot change a token."""
     wire_names: Mapping[str, str] = field(default_factory=dict)
-    """Fields of `request` that the protocol calls otherwise, by their name there."""
+    """Fields of `request` that have another name in the protocol: that name by ours."""
     repeated: JsonObject = field(default_factory=dict)
-    """What the answer repeats of the request, as it was written."""
+    """Fields of the request that the answer repeats verbatim."""
     num_new_messages: int = 0
-    """Entries of the history that were read; the others were known."""
+    """Entries of the history that had to be parsed; the others were known from earlier requests."""
 
     @property
     def requests(self) -> tuple[ChatRequest, ...]:
         return (self.request, *self.others)
 
     def with_each(self, change: Callable[[int, ChatRequest], ChatRequest]) -> ParsedRequest:
-        """The same with every request changed; `change` is given its number."""
+        """A copy with `change` applied to every request, given the request's index."""
         first, *others = [change(i, request) for i, request in enumerate(self.requests)]
         return replace(self, request=first, others=tuple(others))
 
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """The finished turns of one request, with what a protocol states about them beside their text."""
+    """The finished turns of one request, with what a protocol reports about them besides their text."""
 
     turns: tuple[Turn, ...]
     num_prompt_tokens: int
     token_text: Callable[[int], str]
-    """Text of a single token; only asked for when logprobs are."""
+    """Text of a single token; called only when logprobs are asked for."""
     deltas: tuple[tuple[Delta, ...], ...] = ()
-    """What each turn's reply grew by, in order. Empty: only what it came to is known."""
+    """The deltas of each turn's reply, in order. Empty: only the whole reply is known."""
 
     @property
     def num_sampled_tokens(self) -> int:
@@ -76,14 +76,14 @@ class Answer:
 
 
 Parse = Callable[[JsonObject, Sampling, ReadMessages], ParsedRequest]
-"""(body, defaults, read): the request in a body; sampling values it does not name are the defaults'. Raises AgentError.
+"""(body, defaults, read): the request in a body, with defaults for sampling values not given. Raises AgentError.
 
-read: messages that the body begins with and that stand there are not read again; the others are added.
+read: messages parsed before; those the body begins with are not parsed again, and new ones are added.
 """
 
 
 class StreamWriter(Protocol):
-    """Writes one streamed answer. Call order: `start`, any number of `delta`, then `finish` or `error`."""
+    """Encodes one streamed answer. Call order: `start`, any number of `delta`, then `finish` or `error`."""
 
     def start(self, turn_ids: tuple[str, ...], num_prompt_tokens: int) -> bytes: ...
 
@@ -92,12 +92,12 @@ class StreamWriter(Protocol):
     def finish(self, answer: Answer) -> bytes: ...
 
     def error(self, error: ErrorReply) -> bytes:
-        """The end of a stream that broke after it had begun; also allowed before `start`."""
+        """The end of a stream that failed midway; may also be called before `start`."""
 
 
 @dataclass(frozen=True, slots=True)
 class ErrorReply:
-    """An error as an agent may see it. `kind` is the class of error as OpenAI's protocol names it."""
+    """An error as an agent is shown it. `kind` is the error type in OpenAI's naming."""
 
     status: int
     message: str
@@ -107,16 +107,16 @@ class ErrorReply:
 
     @property
     def may_retry(self) -> bool:
-        """The same request could succeed later."""
+        """Whether the same request could succeed later."""
         return self.code == BACKEND_FAILED
 
 
 @dataclass(frozen=True, slots=True)
 class TokenCounter:
-    """A protocol's way to ask how long a prompt would be."""
+    """A protocol's endpoint for counting the tokens of a prompt."""
 
     paths: tuple[str, ...]
-    """Below `/v1`; the fields are those of a request."""
+    """Paths below `/v1`; the body has the fields of a request."""
     parse: Parse
     response: Callable[[int], JsonObject]
 
@@ -127,28 +127,28 @@ class Vendor:
 
     error: Callable[[ErrorReply], JsonObject]
     model: Callable[[str], JsonObject]
-    """A model of that name, as the protocol lists models."""
+    """(name): the model's entry in the list of models."""
     models: Callable[[list[JsonObject]], JsonObject]
     ignored_headers: tuple[str, ...]
-    """Headers that its clients send and that cannot change a token, in small letters."""
+    """Headers that its clients send and that cannot change a token, in lower case."""
 
 
 @dataclass(frozen=True, slots=True)
 class Dialect:
-    """One wire protocol as pure functions: none waits, reads a clock it was not given or keeps anything."""
+    """One wire protocol as pure functions: none of them waits, reads a clock or keeps state."""
 
     vendor: Vendor
     paths: tuple[str, ...]
     """Paths below `/v1` to which requests of this protocol are posted."""
     fields: FieldTable
-    """Of a request."""
+    """The fields of a request."""
     parse: Parse
     response: Callable[[Answer, ParsedRequest, str], JsonObject]
     """(answer, request, name of the model): the body of an answer that is not streamed."""
     writer: Callable[[ParsedRequest, str, float], StreamWriter]
-    """(request, name of the model, time of creation)"""
+    """(request, name of the model, time of creation): the writer of a streamed answer."""
     counter: TokenCounter | None = None
-    """None: the protocol cannot ask how long a prompt would be."""
+    """None: the protocol has no endpoint for counting a prompt's tokens."""
 
 
 BACKEND_FAILED = "backend_error"
@@ -156,7 +156,7 @@ KINDS: Mapping[int, str] = {401: "authentication_error", 403: "permission_error"
 
 
 def error_reply(error: Exception) -> ErrorReply:
-    """What an agent gets for `error`: its own faults in full, Ludus's as a server error."""
+    """What an agent is told of `error`: its own faults in full, Ludus's as a server error."""
     if isinstance(error, AgentError):
         kind = KINDS.get(error.status, "invalid_request_error")
         return ErrorReply(error.status, error.message, kind, error.code, error.param)

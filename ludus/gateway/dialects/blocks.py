@@ -1,11 +1,11 @@
-"""A reply as a row of blocks, for protocols that show thinking, text and each call by itself.
+"""A reply as a sequence of blocks, for protocols in which thinking, text and each tool call are separate items.
 
 Knows: deltas and blocks.  Knows not: the format of any protocol.
-Invariant: the blocks that were closed unbroken are those that `whole_blocks` makes of the same deltas, but that there
-the text before and after a broken call is one.
+Invariant: streaming and `whole_blocks` make the same blocks from the same deltas, except around a tool call that turns
+out to be malformed: `whole_blocks` joins the text before and after it.
 
-A block is open until a delta of another kind, or of another call, comes. A reply without text and calls has one block
-of empty text, so that it stands in the history that the client sends back.
+A block stays open until a delta of another kind, or of another call, comes. A reply without text and calls gets one
+block of empty text, so that it appears in the history that the client sends back.
 """
 
 from __future__ import annotations
@@ -27,15 +27,15 @@ class Block:
 
     kind: BlockKind
     text: str = ""
-    """Of a call, its arguments."""
+    """The text; for a tool call, its arguments."""
     call_id: str = ""
-    """Of a call, like its name."""
+    """Set for a tool call, like `name`."""
     name: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class Opened:
-    """A block begins; it has no text yet."""
+    """A block begins, without text."""
 
     idx: int
     block: Block
@@ -51,7 +51,7 @@ class Grown:
 
 @dataclass(frozen=True, slots=True)
 class Closed:
-    """The open block is whole; or it was a call that is none, and is no part of the reply."""
+    """The open block is complete; or it was a malformed tool call, which is no part of the reply."""
 
     idx: int
     block: Block
@@ -66,7 +66,7 @@ class BlockStream:
 
     def __init__(self) -> None:
         self.closed: list[tuple[int, Block]] = []
-        """The blocks of the reply so far that are whole, each with its number in the stream."""
+        """The reply's complete blocks so far, each with its index in the stream."""
         self._open: Block | None = None
         self._call_idx: int | None = None
         self._texts: list[str] = []
@@ -91,7 +91,7 @@ class BlockStream:
         return steps + self._grow(delta.text)
 
     def finish(self) -> list[BlockEvent]:
-        """The rest of the reply."""
+        """The events that end the reply."""
         steps = self._close()
         return steps if self._has_answer else [*steps, *self._begin(Block("text")), *self._close()]
 
@@ -121,7 +121,7 @@ class BlockStream:
 
 
 def whole_blocks(deltas: Iterable[Delta]) -> list[Block]:
-    """The blocks of a reply that grew by `deltas`."""
+    """The blocks of the reply that `deltas` make."""
     stream = BlockStream()
     for delta in deltas:
         stream.feed(delta)
@@ -135,5 +135,5 @@ def whole_blocks(deltas: Iterable[Delta]) -> list[Block]:
 
 
 def reply_deltas(reply: Message, deltas: tuple[tuple[Delta, ...], ...]) -> Iterable[Delta]:
-    """What the one reply of an answer grew by; a reply of which only the end is known grew by it in one piece."""
+    """The deltas of an answer's one reply; if only the whole reply is known, the reply as one delta of each kind."""
     return deltas[0] if deltas else replay(reply)

@@ -11,6 +11,6 @@ from ludus.gateway.dialects.base import JsonObject
 
 
 def event(payload: JsonObject, name: str | None = None) -> bytes:
-    """One event. name: its kind, for protocols that name it beside the data. None: the data is all there is."""
+    """One event. name: the event's type, for protocols that send one. None: the event has only data."""
     data = b"data: " + pydantic_core.to_json(payload) + b"\n\n"
     return data if name is None else b"event: " + name.encode() + b"\n" + data

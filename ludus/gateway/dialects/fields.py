@@ -1,6 +1,6 @@
-"""Typed readers of JSON fields: a value of the right kind, or an AgentError that names the field; and their classes.
+"""Typed readers of JSON fields, which raise an AgentError that names the field; and tables that class the fields.
 
-Knows: JSON values, OpenAI's error codes, the three classes of fields.  Knows not: which fields a protocol has.
+Knows: JSON values, OpenAI's error codes, the classes honoured, ignored, refused.  Knows not: any protocol's fields.
 Invariant: null and absent are the same; a reader returns its default for both.
 """
 
@@ -18,23 +18,23 @@ from ludus.settings import nearest
 
 _NUMBER = re.compile(r"\[\d+\]")
 Refused = Mapping[str, tuple[object, str]]
-"""By name the one value besides null that asks for nothing, and what to do instead."""
+"""By field name: the one value besides null that is harmless and therefore accepted, and what to use instead."""
 
 
 def names(text: str) -> frozenset[str]:
-    """Those in `text`, which has blanks between them."""
+    """The space-separated names in `text`."""
     return frozenset(text.split())
 
 
 @dataclass(frozen=True, slots=True)
 class FieldTable:
-    """The fields of one kind of JSON object, each in one of three classes."""
+    """The fields of one kind of JSON object, each of them honoured, ignored or refused."""
 
     honoured: frozenset[str]
     ignored: frozenset[str]
-    """Accepted, and an answer names them, because they cannot change a token."""
+    """Accepted because they cannot change a token; the answer's headers list them."""
     refused: Refused
-    """They would change tokens."""
+    """Refused because they would change tokens."""
 
     @classmethod
     def of(
@@ -45,7 +45,7 @@ class FieldTable:
         *,
         also: Iterable[str] = (),
     ) -> FieldTable:
-        """also: more that are honoured. The rest as of `names`."""
+        """A table from space-separated names. also: further honoured fields."""
         return cls(names(honoured).union(also), names(ignored), refused)
 
     @property
@@ -53,7 +53,7 @@ class FieldTable:
         return self.honoured | self.ignored | frozenset(self.refused)
 
     def check(self, body: Mapping[str, Any], *, at: str = "") -> tuple[str, ...]:
-        """The ignored fields that `body` names, by path without numbers. Raises AgentError for refused or unknown ones.
+        """The ignored fields in `body`, as paths without indices. Raises AgentError for refused or unknown fields.
 
         at: path of `body`, such as `messages[2]`.
         """
@@ -102,7 +102,7 @@ def unsupported(param: str, why: str) -> AgentError:
 
 
 def no_text(kind: str, allowed: Iterable[str], at: str) -> AgentError:
-    """For a part of a content, at path `at`, that is an image, a file or anything else that no text is."""
+    """The error for a content part, at path `at`, that is an image, a file or anything else but text."""
     return AgentError(
         f"Invalid value for '{at}.type': {kind!r}. Allowed: {', '.join(map(repr, allowed))}; the model reads text.",
         code="unsupported_content",
@@ -115,13 +115,13 @@ def missing(param: str) -> AgentError:
 
 
 def json_kind(value: object) -> str:
-    """What JSON calls a value of this type."""
+    """JSON's name for the type of this value."""
     kinds = {bool: "a boolean", int: "an integer", float: "a number", str: "a string", list: "an array"}
     return "null" if value is None else kinds.get(type(value), "an object")
 
 
 def _read(body: Mapping[str, Any], name: str, kind: Any, expected: str, at: str) -> Any:
-    """The value of that kind under `name`. None: there is none."""
+    """The value of type `kind` under `name`, or None if the field is absent."""
     value = body.get(name)
     if value is not None and (not isinstance(value, kind) or (isinstance(value, bool) and kind is not bool)):
         raise wrong_type(value, expected, join(at, name))
@@ -158,7 +158,7 @@ def read_boolean(body: Mapping[str, Any], name: str, default: bool, *, at: str =
 
 
 def read_text(body: Mapping[str, Any], name: str, *, at: str = "") -> str | None:
-    """The string under `name`. None: there is none."""
+    """The string under `name`, or None if the field is absent."""
     value: str | None = _read(body, name, str, "a string", at)
     return value
 
@@ -189,7 +189,7 @@ def read_array(body: Mapping[str, Any], name: str, *, at: str = "") -> list[Any]
 
 
 def read_choice(body: Mapping[str, Any], name: str, allowed: Collection[str], *, at: str = "") -> str | None:
-    """The string under `name`, one of `allowed`. None: there is none."""
+    """The string under `name`, one of `allowed`, or None if the field is absent."""
     value = read_text(body, name, at=at)
     if value is not None and value not in allowed:
         raise wrong_value(value, ", ".join(map(repr, allowed)), join(at, name))
@@ -204,7 +204,7 @@ def read_kind(
     at: str,
     name: str = "type",
 ) -> str:
-    """The string under `name`, which says by what table the object is read; `ignored` gets what it names of that."""
+    """The string under `name`, which selects the table to check the object by; ignored fields go to `ignored`."""
     kind = require_text(body, name, at=at)
     if kind not in tables:
         raise wrong_value(kind, ", ".join(map(repr, tables)), join(at, name))
@@ -213,7 +213,7 @@ def read_kind(
 
 
 def numbered(at: str, entries: Sequence[Any], start: int = 0) -> Iterator[tuple[str, Any]]:
-    """Every entry from `start` on with its path."""
+    """Every entry from index `start` on, with its path."""
     return ((f"{at}[{i}]", entry) for i, entry in enumerate(entries[start:], start))
 
 

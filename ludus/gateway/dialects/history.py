@@ -1,6 +1,6 @@
-"""The history of a request: only its entries that are new are read; and the text that stands in one.
+"""Reads the message history of a request, parsing only the entries that are new, and the text inside an entry.
 
-Knows: what a session's earlier requests were read as.  Knows not: what an entry looks like in a protocol.
+Knows: how a session's earlier requests were parsed.  Knows not: what an entry looks like in a protocol.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ from ludus.gateway.dialects.fields import (
 from ludus.types import Message
 
 ReadEntry = Callable[[JsonObject, str], tuple[Message, ...]]
-"""(entry, path): its messages."""
+"""(entry, path): the messages in one entry."""
 
 
 def read_messages(body: JsonObject, read: ReadMessages, read_entry: ReadEntry) -> tuple[list[Message], int]:
-    """The messages under `messages`, where one is needed, and how many entries were not known."""
+    """The messages under `messages`, of which at least one is required, and how many entries were new."""
     entries = read_array(body, "messages")
     if not entries:
         raise missing("messages") if body.get("messages") is None else wrong_value([], "at least one", "messages")
@@ -35,7 +35,7 @@ def read_messages(body: JsonObject, read: ReadMessages, read_entry: ReadEntry) -
 
 
 def read_entries(at: str, entries: list[Any], read: ReadMessages, read_entry: ReadEntry) -> tuple[list[Message], int]:
-    """The messages of all entries, and how many entries were not known."""
+    """The messages of all entries, and how many entries were new."""
     messages = read.known(entries)
     num_known = len(messages)
     for where, entry in numbered(at, entries, start=num_known):
@@ -45,7 +45,7 @@ def read_entries(at: str, entries: list[Any], read: ReadMessages, read_entry: Re
 
 
 def read_content(value: Any, param: str, parts: Mapping[str, FieldTable], ignored: dict[str, None]) -> str:
-    """Text, or parts of it, which follow one another with nothing between, as templates that take parts write them."""
+    """Content given as text, or as text parts, which are joined without a separator, as chat templates do it."""
     if value is None or isinstance(value, str):
         return value or ""
     if not isinstance(value, list):
@@ -59,7 +59,7 @@ def read_content(value: Any, param: str, parts: Mapping[str, FieldTable], ignore
 
 
 def check_part(part: JsonObject, at: str, parts: Mapping[str, FieldTable], ignored: dict[str, None]) -> None:
-    """Adds to `ignored` what the part names of it. Raises AgentError if it is none of `parts`, which are by type."""
+    """Adds the part's ignored fields to `ignored`. Raises AgentError if its type is none of `parts`."""
     kind = require_text(part, "type", at=at)
     if kind not in parts:
         raise no_text(kind, parts, at)

@@ -1,4 +1,4 @@
-"""What OpenAI's protocols share: the shape of an error, of token counts and logprobs; whether and how to stream.
+"""What OpenAI's protocols share: the shape of errors, token counts and logprobs, and how to stream.
 
 Knows: those shapes.  Knows not: what the protocols do not share.
 """
@@ -15,12 +15,12 @@ from ludus.types import Turn
 # JSON has no infinity; OpenAI's servers write this for a token that cannot occur.
 LEAST_LOGPROB = -9999.0
 DONE = b"data: [DONE]\n\n"
-"""The end of a stream, where the events themselves do not say so."""
+"""The last event of a stream, in the protocols whose events have no end of their own."""
 STREAM_OPTIONS = FieldTable.of("include_usage", "include_obfuscation")
 
 
 def read_stream(body: JsonObject, ignored: dict[str, None]) -> tuple[bool, bool]:
-    """Whether to stream, and whether a stream ends with the token counts. `ignored` gets options without effect."""
+    """Whether to stream, and whether to end a stream with token counts. Options without effect go to `ignored`."""
     stream = read_boolean(body, "stream", False)
     options = read_object(body, "stream_options")
     if options and not stream:
@@ -54,7 +54,7 @@ def usage_json(answer: Answer) -> JsonObject:
 
 
 class ChunkWriter:
-    """The events of a streamed answer with choices."""
+    """Builds the events of a streamed answer with choices."""
 
     def __init__(self, parsed: ParsedRequest, kind: str, model_name: str, created_at: float) -> None:
         self._include_usage = parsed.include_usage
@@ -64,13 +64,13 @@ class ChunkWriter:
         self._head["id"] = own_id
 
     def chunk(self, choice_idx: int, more: JsonObject, last: JsonObject) -> bytes:
-        """more: what the choice has grown by.  last: what is known of it when it is whole."""
+        """One event of a choice. more: what is new.  last: fields known only once the choice is complete."""
         choice = {"index": choice_idx, **more, "logprobs": None, "finish_reason": None, **last}
         chunk = {**self._head, "choices": [choice]}
         return event({**chunk, "usage": None} if self._include_usage else chunk)
 
     def end(self, answer: Answer) -> bytes:
-        """What comes behind the last choice."""
+        """The events after the last choice."""
         usage = {**self._head, "choices": [], "usage": usage_json(answer)}
         return (event(usage) if self._include_usage else b"") + DONE
 
@@ -79,7 +79,7 @@ class ChunkWriter:
 
 
 def tokens_json(turn: Turn, answer: Answer) -> Iterator[tuple[JsonObject, list[JsonObject]]]:
-    """Every sampled token with its text, bytes and logprob, and the likeliest that it could have been."""
+    """Every sampled token with its text, bytes and logprob, each with its top alternatives."""
     sampled = turn.sampled
     top = sampled.top_logprobs or ((),) * len(sampled.token_ids)
     for token_id, logprob, likeliest in zip(sampled.token_ids, sampled.logprobs, top, strict=True):
@@ -88,6 +88,6 @@ def tokens_json(turn: Turn, answer: Answer) -> Iterator[tuple[JsonObject, list[J
 
 def _token(token_id: int, logprob: float, answer: Answer) -> JsonObject:
     text = answer.token_text(token_id)
-    # A token that is only a part of a character has no text of its own, hence no bytes.
+    # A token that is only part of a character has no text of its own, hence no bytes.
     raw = None if "\ufffd" in text else list(text.encode())
     return {"token": text, "bytes": raw, "logprob": max(logprob, LEAST_LOGPROB)}

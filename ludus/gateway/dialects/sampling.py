@@ -1,7 +1,7 @@
 """The sampling fields that all protocols share, read into a `Sampling`.
 
 Knows: names, ranges and defaults of those fields.  Knows not: messages, which protocol asks.
-A field that a protocol's own servers do not have is honoured there too: it says the same in every protocol.
+All of them are honoured in every protocol, also in those whose own servers lack the field.
 """
 
 from __future__ import annotations
@@ -27,16 +27,16 @@ _MOST_DIGITS = 9  # of a token id: no vocabulary has a billion entries, and long
 SAMPLING_FIELDS = names(
     "temperature top_p top_k min_p presence_penalty frequency_penalty repetition_penalty seed stop_token_ids logit_bias"
 )
-"""Of every protocol. The stop strings, the limit of tokens and logprobs have names of their own in each."""
+"""Fields common to every protocol. Stop strings, token limits and logprobs are named differently in each."""
 EFFORTS = ("none", "minimal", "low", "medium", "high", "xhigh", "max")
 
 
 def read_sampling(
     body: JsonObject, defaults: Sampling, *, limits: tuple[str, ...] = ("max_tokens",), stop: str = "stop"
 ) -> Sampling:
-    """`defaults` with what `body` names instead. Raises AgentError.
+    """`defaults`, overridden by the values in `body`. Raises AgentError.
 
-    limits: fields that say how many tokens an answer may have; they must agree.  stop: field of the stop strings.
+    limits: fields that limit an answer's tokens; given several, they must agree.  stop: field of the stop strings.
     """
     # -1 switches top-k off for other servers of these protocols.
     top_k = read_integer(body, "top_k", defaults.top_k, low=-1)

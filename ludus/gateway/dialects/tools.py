@@ -1,4 +1,4 @@
-"""What a request says about tools and the form of the answer, read once for all protocols.
+"""Reads what a request says about tools and the response format, once for all protocols.
 
 Knows: functions, choices, JSON schemas.  Knows not: which protocol asks, how a model is held to any of it.
 """
@@ -33,14 +33,14 @@ class ToolChoiceRule:
 
     mode: ToolChoice = "auto"
     forced: str | None = None
-    """With `required`: the one tool that is to be called. None: any of them."""
+    """With `required`: the one tool that must be called. None: any of them."""
     allowed: tuple[str, ...] | None = None
-    """The model is shown these tools alone. None: all of them."""
+    """The model is shown only these tools. None: all of them."""
 
 
 @dataclass(frozen=True, slots=True)
 class ToolUse:
-    """The tools of a request, with what it says about them; the fields are those of a ChatRequest."""
+    """The tools of a request and how they may be called; the fields are those of a ChatRequest."""
 
     tools: tuple[ToolSpec, ...]
     tool_choice: ToolChoice
@@ -51,10 +51,10 @@ class ToolUse:
 def read_tool_choice(
     value: Any, name_of: Callable[[JsonObject, str], str], *, nested: str | None = None
 ) -> ToolChoiceRule:
-    """What OpenAI's protocols write as `tool_choice`.
+    """The `tool_choice` of OpenAI's protocols.
 
-    name_of: the function's name in an entry, and the entry's path.  nested: field of the choice that holds what
-    `allowed_tools` says. None: the choice itself does.
+    name_of: (entry, path): the name of the function in the entry.  nested: field of the choice that holds the content
+    of `allowed_tools`. None: the choice itself holds it.
     """
     at = "tool_choice"
     if value is None or value in CHOICES:
@@ -75,7 +75,7 @@ def read_tool_choice(
         raise missing(join(at, "mode"))
     if not names:
         raise wrong_value([], "at least one tool", join(at, "tools"))
-    # A single one that is required is that one forced.
+    # Requiring one of a single tool means forcing it.
     forced = names[0] if mode == "required" and len(names) == 1 else None
     return ToolChoiceRule(mode, forced, names)  # type: ignore[arg-type]  # a ToolChoice
 
@@ -87,7 +87,7 @@ def read_tool_use(
     *,
     nested: str | None = None,
 ) -> ToolUse:
-    """What OpenAI's protocols write about tools. read_tool: one tool, given its path.  The rest: of the choice."""
+    """The tools of a request in OpenAI's protocols. read_tool: (tool, path).  The rest as in `read_tool_choice`."""
     return tool_use(
         tuple([read_tool(tool, at) for at, tool in read_objects(body, "tools")]),
         read_tool_choice(body.get("tool_choice"), name_of, nested=nested),
@@ -96,7 +96,7 @@ def read_tool_use(
 
 
 def tool_use(tools: tuple[ToolSpec, ...], choice: ToolChoiceRule, *, parallel: bool) -> ToolUse:
-    """What `choice` makes of `tools`; without tools, nothing. Raises AgentError for one that they cannot meet."""
+    """`tools` under `choice`; empty without tools. Raises AgentError if the tools cannot satisfy the choice."""
     names = [tool.name for tool in tools]
     for name in choice.allowed or (() if choice.forced is None else (choice.forced,)):
         if name not in names:
@@ -112,7 +112,7 @@ def tool_use(tools: tuple[ToolSpec, ...], choice: ToolChoiceRule, *, parallel: b
 
 
 def read_function(function: JsonObject, at: str, *, schema: str = "parameters") -> ToolSpec:
-    """A tool from the object that names it. schema: the field that describes its arguments."""
+    """A tool from the object that describes it. schema: the field with the JSON schema of its arguments."""
     return ToolSpec(
         name=require_text(function, "name", at=at),
         description=read_text(function, "description", at=at) or "",
@@ -122,7 +122,7 @@ def read_function(function: JsonObject, at: str, *, schema: str = "parameters") 
 
 
 def read_format(entry: JsonObject, at: str, *, nested: str | None = None) -> ResponseFormat | None:
-    """The form of the answer that `entry` asks for. nested: the field that a schema and its name stand in, if any."""
+    """The response format that `entry` asks for. nested: the field that holds the schema and its name, if any."""
     kind = require_text(entry, "type", at=at)
     if kind == "text":
         return None
@@ -132,6 +132,6 @@ def read_format(entry: JsonObject, at: str, *, nested: str | None = None) -> Res
         raise wrong_value(kind, "'text', 'json_object', 'json_schema'", join(at, "type"))
     if nested is not None:
         at, entry = join(at, nested), read_object(entry, nested, at=at)
-    # The answer is held to the schema whether or not `strict` asks for it: a looser answer would serve nobody.
+    # The answer always follows the schema, whether or not `strict` asks for it: a looser answer helps nobody.
     read_boolean(entry, "strict", False, at=at)
     return ResponseFormat(None if entry.get("schema") is None else read_object(entry, "schema", at=at))

@@ -1,1 +1,1 @@
-"""Frozen chat models that are asked and never trained: judges, writers of scenarios."""
+"""Frozen chat models, which are never trained: judges, writers of scenarios."""

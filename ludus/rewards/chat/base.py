@@ -1,7 +1,7 @@
-"""A frozen chat model: messages in, text out, and what that cost.
+"""The interface of a frozen chat model: messages in, text and its cost out.
 
 Knows: nothing of HTTP, of judges, of who serves the model.
-Invariant: an answer that came is returned as it came; whether it is of use is the asker's to say.
+Invariant: an answer is returned unchanged; the caller decides whether it is usable.
 """
 
 from __future__ import annotations
@@ -12,20 +12,20 @@ from typing import Any, Protocol
 
 Json = Mapping[str, Any]
 WRONG_SETTINGS = frozenset({401, 403, 404})
-"""HTTP statuses of a wrong key, model or address; trying again would never help."""
+"""HTTP statuses of a wrong key, model or address; retrying would not help."""
 
 
 @dataclass(frozen=True, slots=True)
 class Usage:
-    """What some calls took. Usages add up."""
+    """Tokens and cost of some calls. Usages can be added."""
 
     num_calls: int = 0
     num_cached: int = 0
-    """Answers that were found on disk, and cost nothing."""
+    """Answers found in the cache on disk, which cost nothing."""
     num_prompt_tokens: int = 0
     num_completion_tokens: int = 0
     cost_usd: float | None = 0.0
-    """None: neither the endpoint nor the caller has said what a token costs."""
+    """None: unknown, as neither the endpoint nor the caller gave a price."""
 
     def __add__(self, other: Usage) -> Usage:
         known = self.cost_usd is not None and other.cost_usd is not None
@@ -40,26 +40,26 @@ class Usage:
 
 @dataclass(frozen=True, slots=True)
 class ChatAnswer:
-    """What a model said."""
+    """A model's answer."""
 
     text: str
     usage: Usage
     is_cut: bool = False
-    """It met a limit of length; the rest is missing."""
+    """Whether it was cut off at a limit of length."""
 
 
 class ChatModel(Protocol):
-    """A model that is asked. Safe to ask many times at once."""
+    """A chat model. Safe to ask many times at once."""
 
     @property
     def identity(self) -> Json:
-        """What its answers depend on besides the messages; the key is no part of it."""
+        """Everything besides the messages that its answers depend on, without the key."""
         ...
 
     async def ask(self, messages: Sequence[Json], *, name: str, schema: Json) -> ChatAnswer:
-        """The model's answer, which it was asked to give as JSON of `schema`, called `name`; it may not have done so.
+        """The model's answer. It is asked for JSON of `schema`, called `name`, but may not comply.
 
-        Raises BackendError if it cannot be had, UserError if the address, the key or the model is wrong.
+        Raises BackendError if there is no answer, UserError if the address, the key or the model is wrong.
         """
         ...
 

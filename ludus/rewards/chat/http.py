@@ -1,7 +1,7 @@
 """Chat models behind any endpoint that speaks OpenAI's Chat Completions.
 
-Knows: HTTP, what may be tried again, which fields an endpoint may refuse.  Knows not: judges, prices.
-Invariant: whatever the network does, a call ends in an answer or in one typed error that says what happened.
+Knows: HTTP, what may be retried, which fields an endpoint may refuse.  Knows not: judges, prices.
+Invariant: whatever the network does, a call ends with an answer or with one typed error that says what happened.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ CONNECT_TIMEOUT_S = 10.0
 RETRIED = frozenset({408, 409, 425, 429, 500, 502, 503, 504, 529})
 MOST_WAIT_S = 60.0
 TOLD_CHARACTERS = 500
-"""Of an endpoint's own words, so many stand in an error."""
+"""Most characters of an endpoint's own message that are quoted in an error."""
 OWN_FIELDS = frozenset({"model", "messages", "response_format", "n", "stream"})
 
 
 @dataclass(frozen=True, slots=True)
 class Price:
-    """What tokens cost, in US dollars for a million of them."""
+    """Prices in US dollars per million tokens."""
 
     prompt: float
     completion: float
@@ -43,16 +43,16 @@ class Price:
 
 @dataclass(frozen=True, slots=True)
 class ChatMessage:
-    """A whole message of a model, as Chat Completions tell it."""
+    """A complete message of a model, in the form of Chat Completions."""
 
     message: dict[str, Any]
     usage: Usage
     is_cut: bool
-    """It met a limit of length; the rest is missing."""
+    """Whether it was cut off at a limit of length."""
 
 
 class HttpChatModel:
-    """One model of one endpoint. Its connections belong to the event loop that first asks."""
+    """One model at one endpoint. Its connections belong to the event loop of the first call."""
 
     def __init__(
         self,
@@ -68,9 +68,9 @@ class HttpChatModel:
         """parameters: further fields of every request, such as temperature. None: none.
 
         timeout_s: of one call, with all its retries.
-        num_retries: how often a call that met a busy, broken or unreachable server is made again, each time after twice
-        the wait, or what the server says.
-        price: None: what the endpoint says a call cost, if it says so.
+        num_retries: how often a call is repeated if the server is busy, broken or unreachable; the wait doubles each
+        time, unless the server asks for another.
+        price: None: the cost that the endpoint reports, if it does.
         client: used, and not closed. None: one of its own.
         """
         self.endpoint = endpoint
@@ -83,7 +83,7 @@ class HttpChatModel:
         self._takes_schema = True
         self._is_clients_owner = client is None
         self._client = client
-        """None: nobody has asked yet."""
+        """None: no call yet."""
 
     def __repr__(self) -> str:
         return f"HttpChatModel({self.endpoint.model!r} at {self.endpoint.base_url})"
@@ -108,7 +108,7 @@ class HttpChatModel:
         return ChatAnswer(_plain(told.message.get("content") or ""), told.usage, told.is_cut)
 
     async def complete(self, messages: Sequence[Json]) -> ChatMessage:
-        """The model's next message, in no form. Raises what `ask` raises."""
+        """The model's next message, without a schema. Raises what `ask` raises."""
         body = {"model": self.endpoint.model, "messages": list(messages), **self._parameters}
         return self._read_message(await self._post(body))
 
@@ -171,7 +171,7 @@ class HttpChatModel:
 
 
 def _plain(content: Any) -> str:
-    """The text of a message's content, which may be in parts."""
+    """The text of a message's content, which may consist of parts."""
     if isinstance(content, str):
         return content
     return "".join(part.get("text") or "" for part in content if isinstance(part, Mapping))

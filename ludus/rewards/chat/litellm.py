@@ -1,4 +1,4 @@
-"""Chat models of providers that only LiteLLM knows, where it is installed.
+"""Chat models of providers that only LiteLLM supports, if it is installed.
 
 Knows: LiteLLM's one function.  Knows not: judges.
 """
@@ -19,7 +19,7 @@ def has_litellm() -> bool:
 
 
 class LitellmChatModel:
-    """One model by LiteLLM's name for it."""
+    """One model, by LiteLLM's name."""
 
     def __init__(self, model: str, *, parameters: Json | None = None) -> None:
         """parameters: further arguments of `litellm.acompletion`. None: none."""

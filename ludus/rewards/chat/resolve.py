@@ -1,6 +1,6 @@
-"""A model's name and what callers say about it become a chat model that can be asked.
+"""Makes a chat model from a model's name and the caller's parameters.
 
-Knows: the arguments that LiteLLM's users pass.  Knows not: what is asked.
+Knows: the arguments that users of LiteLLM pass.  Knows not: what is asked.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ def resolve_chat_model(
     *,
     price: Price | None = None,
 ) -> ChatModel:
-    """The chat model called `model`, such as `openai/o3`.
+    """The chat model `model`, such as `openai/o3`.
 
-    parameters: `api_base` (or `base_url`), `api_key`, `timeout`, `num_retries` (or `max_retries`); everything else is
-    a field of each request, such as `temperature`. None: nothing of that.
-    Raises UserError if nobody serves such a model, or a key is missing.
+    parameters: `api_base` (or `base_url`), `api_key`, `timeout`, `num_retries` (or `max_retries`); everything else
+    becomes a field of each request, such as `temperature`. None: no parameters.
+    Raises UserError for an unknown provider, or if a key is missing.
     """
     rest = dict(parameters or {})
     base_url, api_key = _one_of(rest, "api_base", "base_url"), rest.pop("api_key", None)

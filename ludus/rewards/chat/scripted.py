@@ -1,4 +1,4 @@
-"""A chat model whose answers are written beforehand, for tests, documentation and rules that pose as judges.
+"""A chat model with prepared answers, for tests, documentation, and rules in the role of judges.
 
 Knows: a function or a list of texts.  Knows not: HTTP, models.
 """
@@ -14,7 +14,7 @@ Script = Callable[[Sequence[Json]], str]
 
 
 class ScriptedChatModel:
-    """Answers by a function of the messages, or the texts of a list, one after the other."""
+    """Answers with a function of the messages, or with the texts of a list, one after the other."""
 
     def __init__(self, script: Script | Sequence[str], *, name: str = "scripted") -> None:
         self._script = script

@@ -1,8 +1,8 @@
-"""What a judge is shown: attempts at one task as text with tags, and back again.
+"""Renders attempts at one task as tagged text for a judge, and parses that text again.
 
 Knows: messages as plain JSON, which of them attempts have in common, how long a text is.  Knows not: scores, HTTP.
-Invariants: what stands inside an attempt cannot close its tag, whatever an agent wrote there;
-`read_attempts(render(...))` gives back what was rendered, messages shared by all included.
+Invariants: text inside an attempt cannot close its tag, whatever an agent wrote; `read_attempts(render(...))` returns
+what was rendered, including messages shared by all.
 
     <context>           messages that all attempts begin with, once
     <available_tools>   where all have the same tools; otherwise inside each attempt
@@ -33,12 +33,12 @@ _DATA_URL = re.compile(r"data:([\w.+/-]+);base64,[A-Za-z0-9+/=\s]{64,}")
 BYTES_PER_TOKEN = 3
 TAG_TOKENS = 16  # what opens and closes one attempt
 LEAST_KEPT_CHARACTERS = 200
-"""Strings are not cut below this length; after that whole messages are left out."""
+"""Strings are not cut to less than this; beyond that, whole messages are left out."""
 
 
 @dataclass(frozen=True, slots=True)
 class Conversation:
-    """Messages of one agent as plain JSON, and the tools it had."""
+    """One agent's messages, as plain JSON, and its tools."""
 
     messages: tuple[Json, ...]
     tools: tuple[Json, ...] = ()
@@ -46,7 +46,7 @@ class Conversation:
 
 @dataclass(frozen=True, slots=True)
 class Attempt:
-    """All that one trajectory did: its main conversation, then those of sub-agents and of compacted histories."""
+    """All conversations of one trajectory: the main one, then those of sub-agents and of compacted histories."""
 
     conversations: tuple[Conversation, ...]
 
@@ -57,19 +57,19 @@ class Attempt:
 
 @dataclass(frozen=True, slots=True)
 class JudgePrompt:
-    """Attempts as text, without what they have in common."""
+    """Attempts as text, with their common part separate."""
 
     context: str
-    """What stands before them: shared messages, shared tools."""
+    """Text before the attempts: shared messages, shared tools."""
     attempts: tuple[str, ...]
-    """One for each, in their order; without the tags that name them."""
+    """One text for each attempt, in order, without the enclosing tags."""
 
     def tokens_of(self, indices: Sequence[int]) -> int:
-        """About how many tokens a prompt with these attempts has."""
+        """Estimated number of tokens of a prompt with these attempts."""
         return estimated_tokens(self.context) + sum(TAG_TOKENS + estimated_tokens(self.attempts[i]) for i in indices)
 
     def text_of(self, indices: Sequence[int], ids: Sequence[str]) -> str:
-        """The user's message with these attempts in this order; `ids` names all of them."""
+        """The user message with these attempts in this order. ids: names of all attempts."""
         shown = (f'<trajectory id="{ids[i]}">\n{self.attempts[i]}\n</trajectory>' for i in indices)
         return "\n\n".join((*((self.context,) if self.context else ()), "Trajectories:", *shown))
 
@@ -79,7 +79,7 @@ def estimated_tokens(text: str) -> int:
 
 
 def num_shared_messages(attempts: Sequence[Attempt]) -> int:
-    """How many messages all main conversations begin with. A lone attempt shares what stood before its first reply."""
+    """How many first messages all main conversations share; for a single attempt, those before its first reply."""
     first = attempts[0].main.messages
     if len(attempts) == 1:
         replies = (i for i, message in enumerate(first) if message.get("role") == "assistant")
@@ -92,9 +92,9 @@ def num_shared_messages(attempts: Sequence[Attempt]) -> int:
 
 
 def render(attempts: Sequence[Attempt], *, max_tokens: int) -> JudgePrompt:
-    """All attempts as text, each so short that two of them and what they share are no more than `max_tokens`.
+    """All attempts as text, each so short that any two with the shared part have at most `max_tokens`.
 
-    Texts are cut in their middle, and say so. Nothing is cut that fits.
+    Texts that do not fit are cut in the middle, with a mark.
     """
     shared = num_shared_messages(attempts)
     tool_lists = [attempt.main.tools for attempt in attempts]
@@ -112,7 +112,7 @@ def render(attempts: Sequence[Attempt], *, max_tokens: int) -> JudgePrompt:
 
 
 def read_attempts(text: str) -> dict[str, Attempt]:
-    """Attempts by id, in the order shown, out of the text of a prompt; without tools."""
+    """Parses the text of a prompt: attempts by id, in the order shown, without tools."""
     found = _CONTEXT.search(text)
     shared = tuple(json.loads(found.group(1))) if found else ()
     attempts = {}
@@ -124,7 +124,7 @@ def read_attempts(text: str) -> dict[str, Attempt]:
 
 
 def plain_message(message: Mapping[str, Any]) -> Json:
-    """The message without empty fields, its images named instead of shown."""
+    """The message without empty fields, with images replaced by a mention."""
     return {name: map_texts(value, _without_data) for name, value in message.items() if value is not None}
 
 
@@ -160,7 +160,7 @@ def _json(value: Any) -> str:
 
 
 def _fitted(values: list[Any], max_tokens: int) -> str:
-    """JSON of `values` in about `max_tokens`: long strings lose their middles, then the list loses its own."""
+    """JSON of `values` in about `max_tokens`: first long strings are cut in the middle, then the list is."""
     text, limit = _json(values), max(LEAST_KEPT_CHARACTERS, BYTES_PER_TOKEN * max_tokens)
     while estimated_tokens(text) > max_tokens and limit >= LEAST_KEPT_CHARACTERS:
         text = _json(_with_short_strings(values, limit))
@@ -182,7 +182,7 @@ def _with_short_strings(values: list[Any], limit: int) -> Any:
 
 
 def _without_middle(values: list[Any], kept: int) -> list[Any]:
-    """The first and the last of `values`, `kept` in all, and how many stood between them."""
+    """The first and last of `values`, `kept` in total, with a note how many were left out between."""
     head, tail = (kept + 1) // 2, kept // 2
     left_out = {"left_out": f"{len(values) - kept} messages"}
     return [*values[:head], left_out, *values[len(values) - tail :]]

@@ -1,7 +1,7 @@
-"""Answers that were usable, on disk: the same question is not paid for twice.
+"""A cache of usable answers on disk, so that no question is paid for twice.
 
 Knows: files, digests.  Knows not: what is asked.
-Invariant: a file is there as a whole or not at all, whoever else writes the same folder.
+Invariant: files are written completely or not at all, even if others write to the same folder.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from ludus.rewards.chat.base import Json
 
 
 class AnswerCache:
-    """A folder of answers, by what was asked of whom."""
+    """A folder of answers, by question and model."""
 
     def __init__(self, folder: Path | str) -> None:
         self._folder = Path(folder).expanduser()
@@ -27,14 +27,14 @@ class AnswerCache:
         return hashlib.sha256(asked.encode()).hexdigest()
 
     def get(self, key: str) -> str | None:
-        """None: nobody has asked, or the file cannot be read."""
+        """The stored answer. None: there is none, or its file cannot be read."""
         try:
             return self._path(key).read_text(encoding="utf-8")
         except (OSError, UnicodeDecodeError):
             return None
 
     def put(self, key: str, text: str) -> None:
-        """Raises UserError if the folder cannot be written."""
+        """Store an answer. Raises UserError if the folder cannot be written."""
         path = self._path(key)
         try:
             path.parent.mkdir(parents=True, exist_ok=True)

@@ -1,4 +1,4 @@
-"""The words a judge is given, and the form its answer must have.
+"""The prompts for a judge, and the schema of its answer.
 
 Knows: prose, a JSON schema.  Knows not: attempts, scores, HTTP.
 """
@@ -35,9 +35,9 @@ SCORES = "trajectory_scores"
 
 
 def schema_of(ids: Sequence[str]) -> Json:
-    """What an answer on these attempts looks like.
+    """The schema of an answer about these attempts.
 
-    Without bounds on numbers and lengths of lists: several providers refuse schemas that have them.
+    It has no bounds on numbers or list lengths, because several providers refuse such schemas.
     """
     properties: Json = {
         "trajectory_id": {"type": "string", "enum": list(ids)},
@@ -48,15 +48,15 @@ def schema_of(ids: Sequence[str]) -> Json:
 
 
 def _closed(**properties: Json) -> Json:
-    """An object of exactly these properties."""
+    """The schema of an object with exactly these properties."""
     return {"type": "object", "properties": properties, "required": list(properties), "additionalProperties": False}
 
 
 def instructions(rubric: str) -> str:
-    """What a judge is prompted with before it is shown anything."""
+    """The judge's system prompt."""
     return _INSTRUCTIONS.format(rubric=rubric.strip())
 
 
 def correction(complaint: str) -> str:
-    """What a judge is prompted with when its answer cannot be used."""
+    """The prompt for a judge whose answer cannot be used."""
     return f"That answer cannot be used: {complaint}. Score the same trajectories again, with JSON alone, in that form."

@@ -1,9 +1,9 @@
 """RULER: a judge compares the attempts of a group, and scores each from 0 to 1.
 
-Knows: how a group is shown, in which order, how often, and what is done with an answer that is of no use.
+Knows: how a group is shown, in which order, how often, and how unusable answers are handled.
 Knows not: HTTP, groups of trajectories, training.
-Invariants: a score belongs to the attempt that the judge named; attempts that are equal have equal scores; with the
-same seed, group and answers, the scores are the same.
+Invariants: a score belongs to the attempt that the judge named; equal attempts have equal scores; with the same seed,
+group and answers, the scores are the same.
 Source: the idea of RULER is OpenPipe's (https://art.openpipe.ai/fundamentals/ruler).
 """
 
@@ -36,25 +36,25 @@ logger = logging.getLogger(__name__)
 
 DEFAULT_JUDGE = "openai/o3"
 LEAST_PROMPT_TOKENS = 500
-"""Below this, instructions and two attempts that are cut to nothing do not fit any more."""
+"""With less, the instructions and two attempts do not fit even if the attempts are cut to nothing."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JudgeOptions:
-    """How a group is judged, beyond who judges it and by which rubric."""
+    """How a group is judged, besides the judge and the rubric."""
 
     seed: int = 0
-    """The order in which attempts are shown is drawn from it, and from what they say."""
+    """The order in which attempts are shown depends on this seed and on their content."""
     num_passes: int = 1
-    """So often is the group judged, each time in another order; the scores are averaged."""
+    """How often the group is judged, each time in another order; the scores are averaged."""
     max_tries: int = 3
-    """So often is a judge asked before an answer that cannot be used is an error."""
+    """How often a judge is asked before an unusable answer becomes an error."""
     max_prompt_tokens: int = 60_000
-    """Longer groups are judged in heats, and the winners of heats in a final. Tokens are estimated from bytes."""
+    """Longer groups are judged in heats, whose winners meet in a final. Tokens are estimated from bytes."""
     cache_dir: Path | str | None = None
-    """Where usable answers are kept, so that the same question is asked once. None: nowhere."""
+    """Folder for usable answers, so that the same question is asked only once. None: no cache."""
     price: Price | None = None
-    """None: the cost is what the endpoint says, if it says so."""
+    """None: the cost that the endpoint reports, if it does."""
 
     def __post_init__(self) -> None:
         for name, least in (("num_passes", 1), ("max_tries", 1), ("max_prompt_tokens", LEAST_PROMPT_TOKENS)):
@@ -67,17 +67,17 @@ DEFAULT_OPTIONS = JudgeOptions()
 
 @dataclass(frozen=True, slots=True)
 class Judgement:
-    """What a judge makes of a group."""
+    """A judge's verdict on a group."""
 
     scores: tuple[TrajectoryScore, ...]
-    """One for each attempt, in their order."""
+    """One score for each attempt, in order."""
     usage: Usage
     num_unusable: int = 0
-    """Answers that had to be asked for again."""
+    """Unusable answers, which had to be asked for again."""
     num_clamped: int = 0
-    """Scores that were out of range in the last answer, too."""
+    """Scores that were out of range even in the last answer."""
     num_rescaled: int = 0
-    """Scores of answers that kept to a scale of tens or hundreds."""
+    """Scores of answers that kept using a scale of 10 or 100."""
     spread: float = 0.0
     """Mean standard deviation of an attempt's score over the passes; 0 with one pass."""
 
@@ -92,11 +92,11 @@ async def ruler(
     debug: bool = False,
     options: JudgeOptions = DEFAULT_OPTIONS,
 ) -> list[TrajectoryScore]:
-    """A score for each list of messages, in their order, by a judge that compares them.
+    """A score for each list of messages, in order, from a judge that compares them.
 
-    judge_model: `provider/model`, or anything that answers as a `ChatModel`.  extra_litellm_params: `api_base`,
-    `api_key`, `timeout`, `num_retries`, and further fields of each request.  tools: what the agents could call.
-    debug: what is asked and answered is logged as a warning.
+    judge_model: `provider/model`, or a `ChatModel`.  extra_litellm_params: `api_base`, `api_key`, `timeout`,
+    `num_retries`, and further fields of each request.  tools: the agents' tools.
+    debug: log questions and answers as warnings.
     Raises BackendError if the judge gives no usable answer, UserError if its name, key or address is wrong.
     """
     attempts = [attempt_of(messages, tools) for messages in message_lists]

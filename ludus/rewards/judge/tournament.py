@@ -1,8 +1,8 @@
-"""Groups that are too long for one prompt: heats, a final of their winners, and one scale for all.
+"""Judges groups that are too long for one prompt: heats, a final of the winners, and one scale for all scores.
 
 Knows: sizes and scores.  Knows not: text, judges.
-Invariants: two attempts of one heat are as far apart as the judge who saw both said, unless the end of the scale
-stops them; with one heat, the scores are its own.
+Invariants: the difference between two attempts of one heat is that given by their judge, unless the end of the scale
+limits it; with a single heat, the scores are its own.
 """
 
 from __future__ import annotations
@@ -11,9 +11,9 @@ from collections.abc import Mapping, Sequence
 
 
 def split_into_heats(sizes: Sequence[int], room: int) -> list[list[int]]:
-    """Indices of `sizes` in heats, in their order, each no larger in sum than `room`.
+    """Splits the indices of `sizes` into heats, in order, each with a total of at most `room`.
 
-    Every heat but the last has at least two, whatever their size: a heat of one decides nothing.
+    Every heat but the last has at least two members, whatever their size: a heat of one decides nothing.
     """
     heats: list[list[int]] = [[]]
     used = 0
@@ -27,14 +27,14 @@ def split_into_heats(sizes: Sequence[int], room: int) -> list[list[int]]:
 
 
 def winner(scores: Mapping[int, float]) -> int:
-    """Of several that are best, the first."""
+    """The index with the best score; the first among equals."""
     return max(scores, key=lambda index: (scores[index], -index))
 
 
 def on_one_scale(heats: Sequence[Mapping[int, float]], final: Mapping[int, float]) -> dict[int, float]:
-    """Scores of all, by index: a winner's is that of the final; the others are as far below as they were in their heat.
+    """All scores, by index: a winner has its score of the final; the others are as far below it as in their heat.
 
-    final: a score of the winner of every heat.
+    final: the score of every heat's winner.
     """
     scores: dict[int, float] = {}
     for heat in heats:

@@ -1,13 +1,13 @@
-"""The protocol of a reply parser: what a parser of tool calls keeps.
+"""The interface of a reply parser, and its rules.
 
 Knows: text and deltas.  Knows not: tokens, templates, wire protocols.
 
 1. However a text is cut into chunks, `collect` of all deltas equals `parse` of the whole text.
-2. Text is held back only while it may still become part of a tag, of the head of a call, or of blanks beside one.
-3. What cannot be decoded as a call is content as it was sampled, and is listed in `undecoded`. A call whose beginning
-   has left already is taken back by name: `ToolCallBroken`, and its text follows as content.
-4. `arguments` of a call is a JSON object. Where the format writes JSON it is the sampled text, character by character;
-   elsewhere it is written while the values are sampled. Either way it only ever grows.
+2. Text is held back only while it may still become part of a tag, of the head of a call, or of whitespace beside one.
+3. A call that cannot be parsed is content, exactly as sampled, and is listed in `undecoded`. If its beginning was
+   already passed on, it is taken back with `ToolCallBroken`, and its text follows as content.
+4. `arguments` of a call is a JSON object. If the format writes JSON, it is the sampled text, character by character;
+   otherwise it is written while the values are sampled. Either way it only grows.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class ContentDelta:
 
 @dataclass(frozen=True, slots=True)
 class ReasoningDelta:
-    """More text of the thinking; the first one, perhaps empty, says that there is a thinking block."""
+    """More text of the thinking; the first one, which may be empty, shows that there is a thinking block."""
 
     text: str
 
@@ -41,14 +41,14 @@ class ToolCallDelta:
 
     index: int
     id: str | None
-    """None: the call's first delta gave it, as for `name`."""
+    """None, like `name`, in all deltas but the call's first."""
     name: str | None
     arguments: str
 
 
 @dataclass(frozen=True, slots=True)
 class ToolCallBroken:
-    """The call of this index, of which something has left, is none; its text follows as content."""
+    """The call with this index, of which deltas were passed on, is malformed; its text follows as content."""
 
     index: int
 
@@ -58,15 +58,15 @@ Delta = ContentDelta | ReasoningDelta | ToolCallDelta | ToolCallBroken
 
 @dataclass(frozen=True, slots=True)
 class Parsed:
-    """A whole reply, taken apart."""
+    """A parsed reply."""
 
     content: str | None
-    """None: there are calls and no text beside them."""
+    """None: there are only calls."""
     reasoning: str | None
     """None: there was no thinking block; an empty one is ''."""
     tool_calls: tuple[ToolCall, ...] = ()
     undecoded: tuple[str, ...] = ()
-    """Raw text of what began as a call and was none; it also stands in `content`."""
+    """Raw texts that began as a call and could not be parsed; they are also part of `content`."""
 
     @property
     def message(self) -> Message:
@@ -74,17 +74,17 @@ class Parsed:
 
 
 class StreamParser(Protocol):
-    """Takes one reply apart while it is sampled."""
+    """Parses one reply while it is sampled."""
 
     @property
     def undecoded(self) -> tuple[str, ...]:
-        """What `Parsed.undecoded` lists, so far."""
+        """As `Parsed.undecoded`, so far."""
 
     def feed(self, text: str) -> list[Delta]:
-        """What is certain after `text`, in order."""
+        """The deltas that are certain after `text`."""
 
     def finish(self) -> list[Delta]:
-        """What was held back. The parser is then done."""
+        """End the reply; returns what was held back."""
 
 
 class OpenStream(Protocol):
@@ -94,36 +94,35 @@ class OpenStream(Protocol):
         """The state of one reply.
 
         in_reasoning: the prompt already opened the thinking block.
-        call_seed: text that the ids of the calls derive from, so that a reply has the same ids however it is read.
-        tools: those the model may call; where a format writes arguments without JSON, their schemas say what the
-        values are.
+        call_seed: text from which the ids of calls are derived, so that the same reply always has the same ids.
+        tools: those the model may call; for formats without JSON arguments, their schemas give the types of values.
         """
 
 
 @dataclass(frozen=True)
 class ToolParser:
-    """One way in which models write reasoning and tool calls. Stateless; `stream` gives the state of one reply."""
+    """One format in which models write reasoning and tool calls. Stateless; `stream` makes the state of one reply."""
 
     name: str
     stream: OpenStream
     grammar: ReplyGrammar
-    """What replies look like, for one that is held to calls or to a format."""
+    """The grammar of replies in this format, for constrained answers."""
     markers: tuple[str, ...] = ()
-    """Texts that the parser must see even where the tokenizer has special tokens for them."""
+    """Texts that the parser must see even if the tokenizer has special tokens for them."""
     stop_after_call: tuple[str, ...] = ()
-    """Texts of which one ends every call, so that an answer can be ended after its first. Empty: none does."""
+    """Texts, one of which ends every call, so that an answer can be ended after its first call. Empty: none."""
     without_calls: ToolParser | None = None
-    """None: this one reads none."""
+    """The same parser without calls. None: this one reads no calls."""
 
     @property
     def plain(self) -> ToolParser:
-        """The parser of the same model's replies where nothing is a call."""
+        """The parser for the same model's replies if nothing may be a call."""
         return self.without_calls or self
 
     def parse(
         self, text: str, *, in_reasoning: bool = False, call_seed: str = "", tools: Sequence[ToolSpec] = ()
     ) -> Parsed:
-        """The parts of a finished reply; the other arguments as of `stream`."""
+        """The parts of a finished reply; other arguments as in `stream`."""
         stream = self.stream(in_reasoning=in_reasoning, call_seed=call_seed, tools=tools)
         deltas = stream.feed(text) + stream.finish()
         return collect(deltas, stream.undecoded)
@@ -164,6 +163,6 @@ def held_length(text: str, *tags: str) -> int:
 
 
 def first_of(text: str, tags: Sequence[str]) -> tuple[int, str]:
-    """Where in `text` the earliest of `tags` begins, and which it is, the longer of two; (-1, '') if there is none."""
+    """The position of the earliest of `tags` in `text`, and that tag (the longest, of several); (-1, '') if none."""
     found = [(at, -len(tag), tag) for tag in tags if (at := text.find(tag)) >= 0]
     return (min(found)[0], min(found)[2]) if found else (-1, "")

@@ -1,8 +1,8 @@
-"""Every field of `POST /v1/chat/completions` and of what stands in one, each in its class.
+"""Every field of `POST /v1/chat/completions` and of the objects in it: honoured, ignored or refused.
 
 Knows: names and classes.  Knows not: what a field means.
-Fields that only other servers of this protocol know are honoured where the engine can: top_k, min_p,
-repetition_penalty, stop_token_ids, chat_template_kwargs, and reasoning_content on assistant messages.
+Fields that are not OpenAI's but that other servers of this protocol have are honoured where the engine can: top_k,
+min_p, repetition_penalty, stop_token_ids, chat_template_kwargs, and reasoning_content on assistant messages.
 """
 
 from __future__ import annotations

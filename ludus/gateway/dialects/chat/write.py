@@ -1,4 +1,4 @@
-"""A chat completion's answer, at once or as server-sent events.
+"""A chat completion's answer, as one body or as server-sent events.
 
 Knows: the shapes of the protocol.  Knows not: how a request is read.
 """
@@ -14,8 +14,8 @@ from ludus.types import Message, Turn
 
 
 def whole(answer: Answer, parsed: ParsedRequest, model_name: str) -> JsonObject:
-    """The body of an answer that is not streamed. Each choice names its turn, so that it can be taken out of the answer
-    and still be rewarded and trained."""
+    """The body of an answer that is not streamed. Each choice has the id of its turn, so that the choice can be
+    rewarded and trained on its own."""
     of_model = _of_model(model_name)
     return {
         "id": answer.turns[0].id,
@@ -46,7 +46,7 @@ class ChatStream:
         self._chunks = ChunkWriter(parsed, "chat.completion.chunk", model_name, created_at)
         self._begun: set[int] = set()
         self._broken: dict[int, list[int]] = {}
-        """By choice: tool calls that were begun and are none."""
+        """By choice: the indices of tool calls that turned out to be malformed."""
 
     def start(self, turn_ids: tuple[str, ...], num_prompt_tokens: int) -> bytes:
         self._chunks.start(turn_ids[0])
@@ -69,7 +69,7 @@ class ChatStream:
         return self._chunks.error(error)
 
     def _end(self, choice_idx: int, turn: Turn, answer: Answer) -> bytes:
-        # A retry may be answered by the turn of the first try, which has no deltas of its own to send again.
+        # A retry may be answered with the first attempt's turn, for which there are no deltas to send again.
         deltas = () if choice_idx in self._begun else replay(turn.reply)
         begun = b"".join(self._chunk(choice_idx, _delta_json(delta)) for delta in deltas)
         logprobs = _logprobs(turn, answer) if self._parsed.logprobs else None
@@ -84,7 +84,7 @@ class ChatStream:
 
 
 def _of_model(model_name: str) -> dict[str, str]:
-    """Beside a choice's turn: whose it is, where a key may reach several models."""
+    """The model that sampled a choice, as a field beside its turn id: a key may reach several models."""
     return {} if model_name == DEFAULT_MODEL else {"model": model_name}
 
 

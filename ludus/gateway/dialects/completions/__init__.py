@@ -1,1 +1,1 @@
-"""OpenAI Completions: plain text goes on."""
+"""OpenAI Completions: plain text is continued."""

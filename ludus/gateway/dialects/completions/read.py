@@ -31,7 +31,7 @@ Prompt = str | tuple[int, ...]
 
 
 def read_request(body: JsonObject, defaults: Sampling, _read: ReadMessages) -> ParsedRequest:
-    """There is no history of messages that could be known."""
+    """The request in `body`. `_read` is unused: this protocol has no message history."""
     ignored = dict.fromkeys(fields.REQUEST.check(body))
     stream, include_usage = read_stream(body, ignored)
     prompts = _prompts(body.get("prompt"))
@@ -62,7 +62,7 @@ def read_request(body: JsonObject, defaults: Sampling, _read: ReadMessages) -> P
 
 
 def _prompts(value: Any) -> list[Prompt]:
-    """One prompt or several, each as text or as token ids."""
+    """The prompts: one or several, each as text or as token ids."""
     if value is None:
         raise missing("prompt")
     single = _prompt(value, "prompt")
@@ -82,7 +82,7 @@ def _prompts(value: Any) -> list[Prompt]:
 
 
 def _prompt(value: Any, at: str) -> Prompt | None:
-    """None: `value` is no single prompt."""
+    """The single prompt that `value` is, or None if it is not one."""
     if isinstance(value, str):
         if not value:
             raise wrong_value(value, "at least one character", at)

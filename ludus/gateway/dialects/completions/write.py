@@ -1,4 +1,4 @@
-"""A completion's answer, at once or as server-sent events.
+"""A completion's answer, as one body or as server-sent events.
 
 Knows: the shapes of the protocol.  Knows not: how a request is read.
 """
@@ -58,7 +58,7 @@ class CompletionStream:
         return self._chunks.error(error)
 
     def _end(self, choice_idx: int, turn: Turn, answer: Answer) -> bytes:
-        # A retry may be answered by the turn of the first try, which has no deltas of its own to send again.
+        # A retry may be answered with the first attempt's turn, for which there are no deltas to send again.
         late = "" if choice_idx in self._begun else turn.reply.content or ""
         logprobs = _logprobs(turn, answer) if self._parsed.logprobs else None
         return self._chunk(choice_idx, late, logprobs=logprobs, finish_reason=turn.finish_reason)
@@ -68,13 +68,13 @@ class CompletionStream:
 
 
 def echoed(parsed: ParsedRequest, choice_idx: int) -> str:
-    """The prompt of a choice, where the answer is to begin with it."""
+    """The prompt of a choice if the request asked for an echo, else nothing."""
     prompts = parsed.repeated.get("prompts")
     return str(prompts[choice_idx // parsed.request.n]) if prompts else ""
 
 
 def _logprobs(turn: Turn, answer: Answer) -> JsonObject:
-    """The older shape: sequences side by side, and the likeliest by their text."""
+    """Logprobs in the older shape: parallel lists, and the top alternatives keyed by their text."""
     tokens, logprobs, top, offsets, offset = [], [], [], [], 0
     for token, likeliest in tokens_json(turn, answer):
         tokens.append(token["token"])

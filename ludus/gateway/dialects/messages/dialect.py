@@ -1,4 +1,4 @@
-"""Anthropic's Messages as a `Dialect`, and the question how long a prompt would be."""
+"""Anthropic's Messages as a `Dialect`, with its endpoint for counting a prompt's tokens."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Every field of `POST /v1/messages` and of what stands in one, each in its class.
+"""Every field of `POST /v1/messages` and of the objects in it: honoured, ignored or refused.
 
 Knows: names and classes.  Knows not: what a field means.
 """

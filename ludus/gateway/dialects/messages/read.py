@@ -47,7 +47,7 @@ WIRE_NAMES = {"reasoning_effort": "thinking", "thinking_budget": "thinking.budge
 def read_request(
     body: JsonObject, defaults: Sampling, read: ReadMessages, *, only_counted: bool = False
 ) -> ParsedRequest:
-    """only_counted: nothing will be sampled, so no limit has to be named."""
+    """The request in `body`. only_counted: nothing will be sampled, so `max_tokens` is not required."""
     ignored = dict.fromkeys(fields.REQUEST.check(body))
     _check_context_management(body)
     if body.get("max_tokens") is None and not only_counted:
@@ -85,14 +85,14 @@ def read_request(
 
 
 def _check_context_management(body: JsonObject) -> None:
-    """An edit that keeps everything edits nothing; every other one would change what the model sees."""
+    """Accepts only edits that keep everything: any other would change what the model sees."""
     for at, edit in read_objects(read_object(body, "context_management"), "edits", at="context_management"):
         if edit.get("type") != "clear_thinking_20251015" or edit.get("keep") != "all":
             raise unsupported(at, "Send the history that the model is to see.")
 
 
 def _thread(body: JsonObject) -> str | None:
-    """The turn after which a conversation that the session holds goes on. None: the request brings all of it."""
+    """The turn after which a conversation kept in the session continues. None: the request holds all of it."""
     thread = read_object(body, "thread")
     if not thread:
         return None
@@ -163,7 +163,7 @@ def _call(block: JsonObject, at: str) -> ToolCall:
 
 
 def _user(blocks: Sequence[tuple[str, JsonObject]], ignored: dict[str, None]) -> tuple[Message, ...]:
-    """The tools' results as messages of their own, texts between them as the user's."""
+    """Each tool result as a tool message, and the text between them as user messages."""
     messages: list[Message] = []
     for is_text, some in itertools.groupby(blocks, key=lambda block: block[1]["type"] == "text"):
         if is_text:
@@ -179,7 +179,7 @@ def _user(blocks: Sequence[tuple[str, JsonObject]], ignored: dict[str, None]) ->
 
 
 def _tool_use(body: JsonObject, ignored: dict[str, None], *, is_thread: bool) -> ToolUse:
-    """is_thread: the tools stand in the session, which will see whether they meet the choice."""
+    """is_thread: the session holds the tools, and checks later whether they satisfy the choice."""
     tools = tuple([_tool(tool, at, ignored) for at, tool in read_objects(body, "tools")])
     choice, parallel = _choice(read_object(body, "tool_choice"))
     if is_thread:
@@ -188,7 +188,7 @@ def _tool_use(body: JsonObject, ignored: dict[str, None], *, is_thread: bool) ->
 
 
 def _choice(choice: JsonObject) -> tuple[ToolChoiceRule, bool]:
-    """The choice, and whether several calls may stand in one answer."""
+    """The tool choice, and whether one answer may hold several calls."""
     if not choice:
         return ToolChoiceRule(), True
     kind = read_kind(choice, fields.TOOL_CHOICES, {}, at="tool_choice")
@@ -206,7 +206,7 @@ def _tool(tool: JsonObject, at: str, ignored: dict[str, None]) -> ToolSpec:
 
 
 def _thinking(body: JsonObject, ignored: dict[str, None]) -> tuple[str | None, int | None]:
-    """How much to think, and the most tokens of it."""
+    """The thinking effort, and the most tokens for thinking."""
     config = read_object(body, "output_config")
     effort = read_choice(config, "effort", fields.EFFORTS, at="output_config")
     thinking = read_object(body, "thinking")
@@ -223,6 +223,6 @@ def _format(body: JsonObject) -> ResponseFormat | None:
     fields.OUTPUT_CONFIG.check(config, at="output_config")
     if config.get("format") is not None:
         return read_format(read_object(config, "format", at="output_config"), "output_config.format")
-    # The name that the field had while it was a beta.
+    # The field's name in the beta of the API.
     form = read_object(body, "output_format")
     return read_format(form, "output_format") if form else None

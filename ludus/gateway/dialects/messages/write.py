@@ -1,4 +1,4 @@
-"""A message, at once or as events: blocks open, grow and close one after the other.
+"""A message, as one body or as events: blocks open, grow and close one after the other.
 
 Knows: the shapes of the protocol.  Knows not: how a request is read.
 """
@@ -26,11 +26,11 @@ TURN_NOT_FOUND = "turn_not_found"
 
 
 def error_json(error: ErrorReply) -> JsonObject:
-    """The protocol's error; code and param, which it does not have, stand beside its two fields."""
+    """The protocol's error; code and param, which it does not define, are added beside its two fields."""
     kind = "api_error" if error.status >= SERVER_ERROR else ERROR_KINDS.get(error.status, "invalid_request_error")
     inside: JsonObject = {"type": kind, "message": error.message, "code": error.code, "param": error.param}
     if error.code == TURN_NOT_FOUND:
-        # By these words the SDK knows that it must send the whole history.
+        # The SDK recognises by these words that it must send the whole history.
         inside |= {"param": "thread.previous_message_id", "details": {"error_code": "thread_not_found"}}
     return {"type": "error", "error": inside}
 
@@ -78,7 +78,7 @@ class MessageStream:
 
     def finish(self, answer: Answer) -> bytes:
         [turn] = answer.turns
-        # A retry may be answered by the turn of the first try, which has no deltas of its own to send again.
+        # A retry may be answered with the first attempt's turn, for which there are no deltas to send again.
         late = () if self._blocks.has_begun else reply_deltas(turn.reply, ())
         events = [self.delta(0, delta) for delta in late]
         events += [self._step(step) for step in self._blocks.finish()]
@@ -128,7 +128,7 @@ def _delta_json(block: Block, text: str) -> JsonObject:
 
 
 def _signature(turn_id: str) -> str:
-    """Some text: clients drop thinking that is not signed. Nobody checks it."""
+    """A made-up signature: clients drop unsigned thinking, and none checks the signature."""
     return shown_id(turn_id, "")
 
 
@@ -151,7 +151,7 @@ def _usage(answer: Answer) -> JsonObject:
 
 
 def _counts(num_prompt: int, *, num_cached: int, num_sampled: int) -> JsonObject:
-    """In this protocol the tokens that were cached are not among the input tokens."""
+    """Token counts. In this protocol the input tokens do not include the cached ones."""
     return {
         "input_tokens": num_prompt - num_cached,
         "cache_creation_input_tokens": 0,

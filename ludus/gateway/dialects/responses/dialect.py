@@ -1,4 +1,4 @@
-"""OpenAI's Responses as a `Dialect`, and the question how long a prompt would be."""
+"""OpenAI's Responses as a `Dialect`, with its endpoint for counting a prompt's tokens."""
 
 from __future__ import annotations
 

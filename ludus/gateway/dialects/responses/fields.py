@@ -1,4 +1,4 @@
-"""Every field of `POST /v1/responses` and of what stands in one, each in its class.
+"""Every field of `POST /v1/responses` and of the objects in it: honoured, ignored or refused.
 
 Knows: names and classes.  Knows not: what a field means.
 """
@@ -45,13 +45,13 @@ TOOL = FieldTable.of(
     },
 )
 INCLUDED = "message.output_text.logprobs"
-"""Entry of `include` that is honoured."""
+"""The one entry of `include` that has an effect."""
 INCLUDES = names(
     "code_interpreter_call.outputs computer_call_output.output.image_url file_search_call.results"
     " message.input_image.image_url reasoning.encrypted_content web_search_call.action.sources"
     " web_search_call.results"
 )
-"""Entries that are ignored: they ask for more of what no answer here has."""
+"""Entries of `include` that are ignored: they ask for details of items that no answer here contains."""
 
 ITEMS: Mapping[str, FieldTable] = {
     "message": FieldTable.of("type role content id", "status phase"),

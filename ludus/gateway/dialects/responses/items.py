@@ -26,16 +26,16 @@ class Shape:
     """How one kind of item is written."""
 
     prefix: str
-    """Of the item's id."""
+    """Prefix of the item's id."""
     text_event: str
-    """What its text's events begin with; `.delta` and `.done` follow."""
+    """Start of the names of its text events; `.delta` and `.done` follow."""
     text_name: str = "text"
-    """Field of the whole text in the last of these events."""
+    """Field that holds the whole text in the last text event."""
     part_event: str | None = None
-    """What its part's events begin with; `.added` and `.done` follow. None: the item has no parts."""
+    """Start of the names of its part events; `.added` and `.done` follow. None: the item has no parts."""
     part_type: str = ""
     indices: Mapping[str, int] = field(default_factory=dict)
-    """By which the text is found in the item."""
+    """The index fields that locate the text in the item."""
 
 
 _IN_CONTENT = {"content_index": 0}
@@ -83,7 +83,7 @@ def item_json(shape: Shape, item_id: str, block: Block, status: ItemStatus, logp
 
 
 def logprobs_json(turn: Turn, answer: Answer) -> list[JsonObject]:
-    """Of every sampled token; here a token that is a part of a character has no bytes instead of null."""
+    """Logprobs of every sampled token. The bytes of a token that is only part of a character are [] here, not null."""
     return [
         {**_with_bytes(token), "top_logprobs": [_with_bytes(likely) for likely in likeliest]}
         for token, likeliest in tokens_json(turn, answer)
@@ -99,7 +99,7 @@ def status_of(turn: Turn) -> Literal["completed", "incomplete"]:
 
 
 def begun(parsed: ParsedRequest, model_name: str, turn_id: str, created_at: int) -> JsonObject:
-    """The response around the items, before there are any."""
+    """The response before it has any items."""
     request, repeated = parsed.request, parsed.repeated
     return {
         "id": shown_id(turn_id, RESPONSE),
@@ -129,7 +129,7 @@ def begun(parsed: ParsedRequest, model_name: str, turn_id: str, created_at: int)
 
 
 def ended(response: JsonObject, answer: Answer, output: list[JsonObject]) -> JsonObject:
-    """`response` with its items and all that is known when they are whole."""
+    """`response` with its complete items and all that is known at the end."""
     [turn] = answer.turns
     status, num_sampled = status_of(turn), answer.num_sampled_tokens
     details: dict[str, Any] | None = None if status == "completed" else {"reason": "max_output_tokens"}
@@ -137,7 +137,7 @@ def ended(response: JsonObject, answer: Answer, output: list[JsonObject]) -> Jso
         "input_tokens": answer.num_prompt_tokens,
         "input_tokens_details": {"cached_tokens": turn.sampled.num_cached_tokens, "cache_write_tokens": 0},
         "output_tokens": num_sampled,
-        # Which tokens are thinking is not counted apart; they are among the output tokens.
+        # Thinking is not counted separately: its tokens are among the output tokens.
         "output_tokens_details": {"reasoning_tokens": 0},
         "total_tokens": answer.num_prompt_tokens + num_sampled,
     }

@@ -43,7 +43,7 @@ REPEATED = names(
     "instructions max_output_tokens metadata previous_response_id prompt_cache_key reasoning safety_identifier text"
     " tool_choice tools top_logprobs user"
 )
-"""What an answer repeats as it was written."""
+"""Fields that an answer repeats verbatim."""
 WIRE_NAMES = {"reasoning_effort": "reasoning.effort"}
 _NOTHING = Message("assistant")
 
@@ -91,7 +91,7 @@ def read_request(body: JsonObject, defaults: Sampling, read: ReadMessages) -> Pa
 
 
 def _items(body: JsonObject, read: ReadMessages, ignored: dict[str, None]) -> tuple[list[Message], int]:
-    """One piece of a message for each item, and how many items were not known."""
+    """One message piece for each item, and how many items were new."""
     given = body.get("input")
     if given is None:
         if body.get("previous_response_id") is None and body.get("instructions") is None:
@@ -105,19 +105,19 @@ def _items(body: JsonObject, read: ReadMessages, ignored: dict[str, None]) -> tu
 
 
 def merged(pieces: Sequence[Message]) -> list[Message]:
-    """The messages that pieces, one for each item, make: what an assistant says in one turn is one message."""
+    """Joins the pieces, one for each item, to messages: all items of one assistant turn are one message."""
     messages: list[Message] = []
     for piece in pieces:
         if messages and _continues(messages[-1], piece):
             messages[-1] = _joined(messages[-1], piece)
         else:
             messages.append(piece)
-    # Thinking that only its author can read leaves an item without a word.
+    # Encrypted thinking leaves an item without text.
     return [message for message in messages if message != _NOTHING]
 
 
 def _continues(message: Message, piece: Message) -> bool:
-    """Whether both are of one turn: thinking begins a new one once there is more than thinking."""
+    """Whether `piece` belongs to the same turn as `message`: thinking after text or a call begins a new turn."""
     if message.role != "assistant" or piece.role != "assistant":
         return False
     return piece.reasoning is None or (message.content is None and not message.tool_calls)
@@ -167,7 +167,7 @@ def _text(item: JsonObject, name: str, at: str, ignored: dict[str, None]) -> str
 
 
 def _thinking(item: JsonObject, at: str) -> str | None:
-    """The text of a reasoning item, which stands in its content or in its summary. None: it has none."""
+    """The text of a reasoning item, from its content or its summary. None: it has none."""
     for name, kind in (("content", "reasoning_text"), ("summary", "summary_text")):
         parts = list(read_objects(item, name, at=at))
         for part_at, part in parts:
@@ -205,7 +205,7 @@ def _effort(body: JsonObject) -> str | None:
 
 
 def _include(body: JsonObject, ignored: dict[str, None]) -> bool:
-    """Whether logprobs are asked for."""
+    """Whether the request asks for logprobs."""
     entries = read_array(body, "include")
     for at, entry in numbered("include", entries):
         if not isinstance(entry, str) or entry not in {fields.INCLUDED, *fields.INCLUDES}:

@@ -1,11 +1,11 @@
-"""A response, at once or as events: items open, grow and close, and the last event holds them all.
+"""A response, as one body or as events: items open, grow and close, and the last event holds them all.
 
 Knows: the order of events.  Knows not: the shapes of items, how a request is read.
-Invariant: the response in the last event of a stream is the body that is sent at once.
+Invariant: the response in the last event of a stream equals the body of the same answer unstreamed.
 
-Thinking is an item of its own, in `content`; a request that asks for a summary gets it as the summary instead.
-Logprobs stand beside the last text. They are of every sampled token, hence known when the answer has ended: an earlier
-event of a text that something follows has none.
+Thinking is an item of its own, with the text in `content`, or in `summary` if the request asks for a summary.
+Logprobs are attached to the last text item. They cover every sampled token and so are known only when the answer has
+ended: events of text that something else follows carry none.
 """
 
 from __future__ import annotations
@@ -54,10 +54,10 @@ class ResponseStream:
         self._num_events = 0
         self._turn_id = ""
         self._head: JsonObject | None = None
-        """The response without items. None: it has not begun."""
+        """The response without items. None: the stream has not begun."""
         self._blocks = BlockStream()
         self._shape: Shape = MESSAGE
-        """Of the open item, as is what its events name it by."""
+        """The shape of the open item."""
         self._address: JsonObject = {}
         self._output: list[JsonObject] = []
 
@@ -73,7 +73,7 @@ class ResponseStream:
     def finish(self, answer: Answer) -> bytes:
         assert self._head is not None, "a stream that has not begun has no end"
         [turn] = answer.turns
-        # A retry may be answered by the turn of the first try, which has no deltas of its own to send again.
+        # A retry may be answered with the first attempt's turn, for which there are no deltas to send again.
         late = () if self._blocks.has_begun else reply_deltas(turn.reply, ())
         events = [self.delta(0, delta) for delta in late]
         logprobs = logprobs_json(turn, answer) if self._parsed.logprobs else []
@@ -133,7 +133,7 @@ class ResponseStream:
 
 
 def _add_logprobs(output: list[JsonObject], logprobs: list[JsonObject]) -> None:
-    """Puts them to the last text, whose item may have been closed before they were known."""
+    """Attaches them to the last text, whose item may have closed before they were known."""
     texts = [item for item in output if item["type"] == "message"]
     if texts:
         texts[-1]["content"][0]["logprobs"] = logprobs
