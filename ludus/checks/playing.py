@@ -1,6 +1,6 @@
-"""Agents that a check plays as a run does: with an agent runtime of their own, behind a gateway.
+"""Runs agents for a check as a run does: with an agent runtime, behind a gateway.
 
-Knows: what plays episodes.  Knows not: what they are played for.
+Knows: the episode runner.  Knows not: the checks.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from ludus.rollout.settings import GenerationSettings, RolloutSettings
 async def playing(
     agent: AgentAdapter, recorder: Recorder, generation: GenerationSettings, settings: RolloutSettings
 ) -> AsyncIterator[EpisodeRunner]:
-    """Plays episodes of the agent until the block ends; they are nowhere but in what is returned."""
+    """A runner for episodes of the agent until the block ends; episodes are returned, not stored."""
     with AgentRuntime(recorder, GatewayServer(SessionKeys())) as runtime:
         async with EpisodeRunner(
             Players({"": agent}), runtime, settings, training=generation, evaluation=generation

@@ -1,6 +1,6 @@
-"""Chat text that no model brings: a byte-level tokenizer, trained on a few words when it is needed, and a template.
+"""Makes chat text without a model: a byte-level tokenizer, trained on a few words, and a template.
 
-Knows: the tokenizers package, `ludus.text`.  Knows not: what is said with them.
+Knows: the tokenizers package, `ludus.text`.  Knows not: conversations.
 """
 
 from __future__ import annotations
@@ -32,9 +32,10 @@ def chat_of(texts: Iterable[str], template: Traversable, *, vocab_size: int) -> 
 
 
 def train_core(texts: Iterable[str], *, vocab_size: int) -> tokenizers.Tokenizer:
-    """What stands in the texts is short, everything else takes a token a byte; 258 ids are the bytes and the marks.
+    """A tokenizer with short encodings for the given texts, and one token a byte for everything else; 258 ids are the
+    bytes and the special tokens.
 
-    As with every byte-level tokenizer, other tokens than those it encodes to decode to the same word.
+    As with every byte-level tokenizer, a word may also be decoded from tokens other than its encoding.
     """
     core = tokenizers.Tokenizer(tokenizers.models.BPE())
     core.pre_tokenizer = tokenizers.pre_tokenizers.ByteLevel(add_prefix_space=False)

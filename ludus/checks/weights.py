@@ -1,6 +1,6 @@
-"""A version of weights that an engine can be given where no weight is new.
+"""A new version of an engine's weights in which no weight changes.
 
-Knows: what engines ask of new weights.  Knows not: engines, models.
+Knows: the interface of new weights.  Knows not: engines, models.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ def _nothing() -> None:
 
 @dataclass(frozen=True, slots=True)
 class NoNewWeights:
-    """Publishing it empties the cache of prompts, and calls `work` where an engine writes shared tensors."""
+    """Publishing it clears the prefix cache, and calls `work` at the point where an engine writes shared tensors."""
 
     work: Callable[[], object] = _nothing
 

@@ -1,4 +1,4 @@
-"""The commands put together, and what becomes of an error on its way out.
+"""Builds the command line from its commands, and turns errors into messages and exit codes.
 
 Exit codes: 0 it worked; 1 a check failed or Ludus did; 2 the command, its files or its settings need a change;
 130 it was interrupted; 128 + the signal: a supervisor ended a training, which was saved.
@@ -24,7 +24,7 @@ from ludus.cli.log import show_log
 from ludus.errors import LudusError, UserError
 
 EXIT_USER = 2
-EXIT_INTERRUPTED = 130  # as shells say: ended by signal 2
+EXIT_INTERRUPTED = 130  # as in shells: 128 + SIGINT
 GROUPS = {
     "import": "Take along what you already have: ART's folders, verl's rows, AReaL's YAML.",
     "models": "List, fetch and find models: embedded ones, local folders and hub ids work alike.",
@@ -78,11 +78,11 @@ COMMANDS = {
     **{f"verify {name}": f"checks.verify.{name}:verify_{name}" for name in _CHECKS},
     **{f"bench {name}": f"cli.bench:{name}" for name in _BENCHES},
 }
-"""Of each command its module and function, whose docstring begins with its line in lists of commands."""
+"""Module and function of each command. The first line of its docstring is shown in lists of commands."""
 
 
 class Command(TyperCommand):
-    """A command as lists of commands show it; its module is imported once it is run."""
+    """A command whose module is imported only when it is run; its help line is read from the source."""
 
     def __init__(self, name: str, path: str) -> None:
         self._module, _, self._function = path.partition(":")
@@ -92,14 +92,14 @@ class Command(TyperCommand):
         super().__init__(name, help=" ".join(said[1].split()), hidden=name in ("role", "sampler"))
 
     def load(self) -> TyperCommand:
-        """The command itself."""
+        """Import the command."""
         app = typer.Typer(rich_markup_mode="rich", add_completion=False)
         function = getattr(import_module(f"ludus.{self._module}"), self._function)
         if self._module.startswith("checks.verify"):
             function = import_module("ludus.cli.verify").command(function)
-        if self._module.startswith(("checks.", "cli.bench")):  # they have processes and folders of their own
+        if self._module.startswith(("checks.", "cli.bench")):  # they start their own processes, in their own folders
             function = import_module("ludus.cli.signals").leaving_by_exception()(function)
-        # what follows a script is the script's own
+        # options after the script belong to the script
         app.command(self.name, context_settings={"allow_interspersed_args": self.name != "run"})(function)
         loaded: Any = typer.main.get_command(app)
         return loaded  # type: ignore[no-any-return]  # typer says Command, and makes its own
@@ -109,17 +109,17 @@ class Command(TyperCommand):
 
 
 def main() -> None:
-    """Run the command line and leave the process with its exit code."""
+    """Run the command line and exit with its exit code."""
     sys.exit(run(sys.argv[1:]))
 
 
 def run(arguments: list[str]) -> int:
-    """Exit code of `ludus ARGUMENTS`; errors raised on purpose are one message on stderr."""
+    """Run `ludus ARGUMENTS`; returns the exit code. Expected errors are printed as one message on stderr."""
     try:
         build_app()(args=arguments, prog_name="ludus")
     except SystemExit as leaving:
         code = leaving.code if isinstance(leaving.code, int) else int(leaving.code is not None)
-        if isinstance(leaving.code, str):  # what a script of others says last
+        if isinstance(leaving.code, str):  # a message that a user's script passed to sys.exit
             sys.stderr.write(f"{leaving.code}\n")
         return _interrupted() if code == EXIT_INTERRUPTED else code
     except LudusError as error:
@@ -132,7 +132,7 @@ def run(arguments: list[str]) -> int:
 
 
 def build_app() -> TyperGroup:
-    """Every command, none of them imported."""
+    """The group of all commands, without importing them."""
     app = typer.Typer(
         name="ludus",
         help="Train the model inside any LLM agent with reinforcement learning.",
@@ -173,7 +173,7 @@ def _interrupted() -> int:
 
 def _explain(error: LudusError) -> None:
     kind = "error" if isinstance(error, UserError) else type(error).__name__
-    missing = error.__context__  # an import string of an original, perhaps, whose names are here too
+    missing = error.__context__  # perhaps an import string of a framework whose names Ludus provides
     named = missing.name if isinstance(missing, ModuleNotFoundError) else None
     hint = "" if named is None else import_module("ludus.compat.names").hint(named)
     said = "\n".join([str(error) + hint, *vars(error).get("__notes__", ())])

@@ -55,7 +55,7 @@ if TYPE_CHECKING:
     from _typeshed import DataclassInstance
 
 _SOAK_S_A_SESSION = 0.06
-"""10,000 sessions in ten minutes."""
+"""Seconds for each session: 10,000 sessions take ten minutes."""
 _SOAK_COUNTS = ("descriptors", "threads")
 _SOAK_HEADERS = {
     "sessions": "sessions",
@@ -394,7 +394,7 @@ def overlap(
 
 
 def _folder(model: str, overrides: Sequence[str] | None) -> Path:
-    """The model that both sides get: that of the setting `model.path`, which no peer reads itself, or of --model."""
+    """The model for both sides: that of the setting `model.path`, which peers do not read, or of --model."""
     if overrides and any(each.startswith("model.path=") for each in overrides):
         return resolve_model(load_config(None, tuple(overrides)).model.path)
     return resolve_model(model)
@@ -407,7 +407,7 @@ def _peer(bench: str, vs: str | None, peers: Path, work: DataclassInstance) -> R
 def _compare(
     bench: str, work: DataclassInstance, peer: Runner | None, pairs: int, as_json: bool, **more: object
 ) -> None:
-    """Measure ours and the peer in turn, and show it. more: of the JSON object."""
+    """Measure ours and the peer in turn, and show the results. more: additional fields of the JSON object."""
     ours = our_runner(bench, work)
     with counting(bench, pairs * (1 if peer is None else 2)) as bar:
         measured = run_pairs(ours, peer, pairs=pairs, on_start=bar.begin)
@@ -416,7 +416,7 @@ def _compare(
 
 
 def _headers(bench: str, ours: str, peer: str) -> dict[str, str]:
-    """The columns of a comparison: both sides, their ratio, our share of what is possible, and what is beside."""
+    """The columns of a comparison: both sides, their ratio, our share of the ceiling, and additional figures."""
     record = BENCHES[bench]
     sides = {"ours": f"{ours} {record.unit}".rstrip(), "peer": f"{peer} {record.unit}".rstrip()}
     beside = {name: header.format(peer=peer) for name, header in record.beside.items()}
@@ -445,14 +445,14 @@ def _memory(work: MemoryWork, as_json: bool) -> None:
 
 
 def _quality(works: Sequence[StepWork], folder: Path, name: str, peers: Sequence[str], environments: Path) -> None:
-    """A run for each work and side, each kept in a file of its own as soon as it is done."""
+    """Train a run for each work and side, and store each in its own file as soon as it is done."""
     runners = [(work.seed, our_runner("step", work, name)) for work in works]
     runners += [(work.seed, peer_runner(peer, "step", work, environments)) for work in works for peer in peers]
     _record(runners, folder)
 
 
 def _record(runners: Sequence[tuple[int, Runner]], folder: Path) -> None:
-    """Run them one after the other, and keep what each learned: its steps, and in a line behind them the rest."""
+    """Run them one after the other, and store what each learned: a line for each step, then a line with the rest."""
     with counting("curves", len(runners)) as bar:
         for seed, runner in runners:
             bar.begin(f"{runner.name}, seed {seed}")
@@ -467,7 +467,7 @@ def _turns_headers(long: int) -> dict[str, str]:
 
 
 def _soak_row(body: Results) -> Results:
-    """Counts at the beginning, the end and at most, as one cell each."""
+    """The counts at the beginning, at the end, and their maximum, as one cell each."""
     counts = {name: " → ".join(map(str, body[name][:2])) + f", {body[name][2]} at most" for name in _SOAK_COUNTS}
     return {**body, **counts}
 

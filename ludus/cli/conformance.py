@@ -21,8 +21,8 @@ from ludus.cli.console import counting, end, say_json
 from ludus.cli.log import expect_warnings
 from ludus.errors import UserError
 
-LOCAL_TIMEOUT_S = 20.0  # a hundred times what a case takes alone: the machine may be busy
-REMOTE_TIMEOUT_S = 60.0  # a real model has to answer several requests of a case, beside other cases
+LOCAL_TIMEOUT_S = 20.0  # a hundred times the duration of a case, as the machine may be busy
+REMOTE_TIMEOUT_S = 60.0  # a real model answers several requests of a case, while other cases run
 
 
 def conformance(

@@ -1,4 +1,4 @@
-"""What commands show: lines and tables, bars while something takes long, one line of JSON.
+"""Output of commands: lines, tables, progress bars, one line of JSON.
 
 Knows: terminals.  Knows not: what any command does.
 """
@@ -20,29 +20,29 @@ EXIT_FAILED = 1
 
 
 def say(text: str, *, style: str | None = None) -> None:
-    """One line on stdout, however long; nothing in it is coloured but by its own marks."""
+    """Print one line on stdout without wrapping; only its own markup is coloured."""
     Console().print(text, style=style, highlight=False, soft_wrap=True)
 
 
 def show_admin_key(key: str, given: str | None) -> None:
-    """Once, if it was made here. given: the one that the user chose."""
+    """Show a generated admin key, once. given: the key that the user chose. None: it was generated."""
     if given is None:
         say(f"admin key [bold]{key}[/], shown this once")
 
 
 def show_damages(found: Sequence[str]) -> None:
-    """What of a run is not as it was written, on stderr: what follows is of what can be read."""
+    """Print the damages of a run on stderr; the output that follows covers only what can be read."""
     for sentence in found:
         Console(stderr=True).print(f"[yellow]damaged:[/] {escape(sentence)}", highlight=False, soft_wrap=True)
 
 
 def say_json(body: Mapping[str, Any]) -> None:
-    """One line that programs read."""
+    """Print one line of JSON, for programs."""
     Console().print(json.dumps(body), highlight=False, markup=False, soft_wrap=True)
 
 
 def plain_table(*headers: str, right: Sequence[str] = (), **options: Any) -> Table:
-    """A table without lines; the columns in `right` are of numbers. Without headers none are shown."""
+    """A table without rules; the columns in `right` are right-aligned. Without headers no header row is shown."""
     table = Table(box=None, pad_edge=False, header_style="dim", show_header=any(headers), **options)
     for header in headers:
         table.add_column(header, justify="right" if header in right else "left")
@@ -50,44 +50,44 @@ def plain_table(*headers: str, right: Sequence[str] = (), **options: Any) -> Tab
 
 
 def end(ok: bool) -> None:
-    """Leave with exit code 1 if a check failed."""
+    """Exit with code 1 if a check failed."""
     if not ok:
         raise typer.Exit(EXIT_FAILED)
 
 
 class Bar:
-    """How far something is, of so many."""
+    """A progress bar."""
 
     def __init__(self, progress: Progress, task: TaskID, label: str) -> None:
         self._progress, self._task, self._label = progress, task, label
         self._begun = False
 
     def advance(self, *_: object) -> None:
-        """One more is done; arguments of a callback are not looked at."""
+        """One more is done. Ignores its arguments, so that it can be used as a callback."""
         self._progress.advance(self._task)
 
     def reach(self, done: int, total: int | None = None) -> None:
-        """So many are done, the surplus not counted. total: None: as many as before."""
+        """Set the number that is done, at most the total. total: a new total. None: unchanged."""
         total = total or int(self._progress.tasks[0].total or done)
         self._progress.update(self._task, completed=min(done, total), total=total)
 
     def begin(self, name: str) -> None:
-        """What `name` names begins, so what was begun before it is done."""
+        """Begin the item `name`; the one before it is done."""
         self._progress.update(self._task, advance=int(self._begun), description=f"{self._label}: {name}")
         self._begun = True
 
 
 @contextmanager
 def counting(label: str, total: int | None, *, quiet: bool = False, console: Console | None = None) -> Iterator[Bar]:
-    """A bar with the time left, on stderr unless a console is named, and only where somebody watches."""
+    """A progress bar with the remaining time, on stderr unless a console is given, and only in a terminal."""
     console = console or Console(stderr=True)
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
     silent = quiet or not console.is_terminal
-    # Whatever is printed to stdout meanwhile stays there, also where the bar is on stderr.
+    # Output to stdout is not redirected, even if the bar is on stderr.
     with Progress(*columns, console=console, transient=True, disable=silent, redirect_stdout=False) as progress:
         yield Bar(progress, progress.add_task(label, total=total), label)
 
 
 def waiting(label: str, *, quiet: bool = False) -> AbstractContextManager[object]:
-    """A spinner on stderr, for what cannot be counted."""
+    """A spinner on stderr, for work without a known total."""
     return nullcontext() if quiet else Console(stderr=True).status(label)

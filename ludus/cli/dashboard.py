@@ -1,4 +1,4 @@
-"""`ludus watch --terminal`: a run's overview as text, for people on a cluster.
+"""`ludus watch --terminal`: a run's overview as text, for machines without a browser.
 
 Knows: rich, a watched run.  Knows not: files, HTTP.
 """
@@ -35,19 +35,19 @@ _CHARTS = (
     ("train/logprob_gap_mean", ""),
     ("rollout/tokens_per_s", ""),
 )
-"""Name of a metric, and that of evaluations beside it."""
-_WIDTH, _HEIGHT = 35, 6  # characters of a chart: two beside each other on 80 columns
+"""Pairs of metrics that share a chart: one of training, one of evaluations."""
+_WIDTH, _HEIGHT = 35, 6  # characters of a chart: two fit side by side in 80 columns
 _DOTS = ((0x01, 0x02, 0x04, 0x40), (0x08, 0x10, 0x20, 0x80))
-"""Of a braille character, column by column from the top."""
+"""Bits of the dots of a braille character, by column, from the top."""
 _COLOURS = {"bad": "bold red", "warn": "yellow", "info": "dim"}
 _STATES = {"running": "green", "finished": "cyan", "interrupted": "red"}
 _NUM_EPISODES = 6
 _ENOUGH = 1_000
-"""Of the newest episodes, to be read before they are spoken of once and for all."""
+"""Number of newest episodes that are read before the overview is printed, if it is printed only once."""
 
 
 def show_terminal(folder: RunsFolder, console: Console) -> None:
-    """Redrawn until Ctrl-C; once, when all of it has been read, where nobody looks at a terminal."""
+    """Show the overview, redrawn until Ctrl-C; if stdout is no terminal, print it once when everything was read."""
     if not console.is_terminal:
         for newest in folder.outlines()[:1]:
             folder.run(newest["id"]).wait(num_read=_ENOUGH)
@@ -57,15 +57,15 @@ def show_terminal(folder: RunsFolder, console: Console) -> None:
         while True:
             try:
                 live.update(render(folder, console), refresh=True)
-            except LudusError as error:  # it may be there again the next time
+            except LudusError as error:  # perhaps temporary: try again at the next redraw
                 live.update(_text(str(error), "red"), refresh=True)
             time.sleep(_REFRESH_S)
 
 
 def render(folder: RunsFolder, screen: Console | None = None) -> RenderableType:
-    """Of one run everything that an overview has; of several their list, and the newest of them.
+    """The overview of a run; of several runs, their list and the overview of the newest.
 
-    screen: on which it is to find room: with fewer charts, the last of them first. None: there is room for all.
+    screen: the console that it must fit into; the last charts are left out if needed. None: show everything.
     """
     outlines = folder.outlines()
     if not outlines:
@@ -87,12 +87,13 @@ def render(folder: RunsFolder, screen: Console | None = None) -> RenderableType:
 
 
 def _text(said: str, style: str = "", **how: Any) -> Text:
-    """What others wrote, a run's agents among them, as no terminal obeys it."""
+    """Text from a run, such as an agent's, with control characters escaped."""
     return Text(printable(said), style=style, **how)
 
 
 def chart(points: Sequence[tuple[float, float]], *, width: int, height: int) -> list[str]:
-    """The points as a line in braille, `height` rows of `width` characters; what is no number is left out."""
+    """The points as a curve in braille, `height` rows of `width` characters; values that are not finite are left
+    out."""
     known = [(x, y) for x, y in points if math.isfinite(y)]
     grid = [[0] * width for _ in range(height)]
     if known:
@@ -100,7 +101,7 @@ def chart(points: Sequence[tuple[float, float]], *, width: int, height: int) -> 
         scales = (2 * width - 1, 4 * height - 1)
         dots = [
             tuple(
-                round((value / 2 - low / 2) / ((high / 2 - low / 2) or 1.0) * scale)  # halves: their span is finite
+                round((value / 2 - low / 2) / ((high / 2 - low / 2) or 1.0) * scale)  # halved, to avoid overflow
                 for value, low, high, scale in zip(each, lows, highs, scales, strict=True)
             )
             for each in known
@@ -131,7 +132,7 @@ def _charts(run: WatchedRun) -> list[RenderableType]:
         ends = f"{min(values):.3g} to {max(values):.3g}" + (f", held out {held_out[-1][1]:.4g}" if held_out else "")
         lines = Text("\n".join(rows), style="cyan")
         title = f"[bold]{name}[/] {values[-1]:.4g}"
-        subtitle, wide = f"[dim]{ends}[/]", _WIDTH + 4  # a long title makes it no wider
+        subtitle, wide = f"[dim]{ends}[/]", _WIDTH + 4  # a fixed width, whatever the length of the title
         found.append(Panel(lines, title=title, subtitle=subtitle, title_align="left", border_style="dim", width=wide))
     return found
 
@@ -148,7 +149,7 @@ def _head(about: Mapping[str, Any]) -> Text:
 
 
 def _times(run: WatchedRun) -> dict[str, float]:
-    """Seconds of the last step by its parts."""
+    """Seconds of the last step, by part."""
     steps = run.curves.points("time/step_s")
     numbers = run.curves.at(steps[-1][0]) if steps else {}
     parts = ("rollout", "measure", "teacher", "batch", "train", "publish", "checkpoint")

@@ -1,6 +1,6 @@
-"""`ludus data`: data sets that recipes train on, as tables of rows in verl's form.
+"""`ludus data`: writes data sets for recipes as tables of rows in verl's format.
 
-Knows: where a data set lies, what of it becomes which column.  Knows not: agents, tools, training.
+Knows: where a data set is, how its fields become columns.  Knows not: agents, tools, training.
 """
 
 from __future__ import annotations
@@ -56,7 +56,8 @@ def gsm8k(
 
 
 def gsm8k_rows(problems: Sequence[Mapping[str, Any]], split: str, agent: str) -> Iterator[dict[str, Any]]:
-    """Rows in verl's form of problems with `question` and `answer`. Raises UserError that names a broken one."""
+    """Rows in verl's format from problems with `question` and `answer`. Raises UserError, which names the problem, if
+    one is invalid."""
     uses_tool = agent == "tool_agent"
     for idx, problem in enumerate(problems):
         question, answer = problem.get("question"), problem.get("answer")
@@ -102,7 +103,7 @@ def _from_hub(split: str) -> Sequence[Mapping[str, Any]]:
         ) from None
     try:
         path = hub.hf_hub_download(_HUB_ID, _HUB_FILE.format(split=split), repo_type="dataset")
-    except (OSError, ValueError) as error:  # no network, no such file, no right to it
+    except (OSError, ValueError) as error:  # no network, no such file, or no access to it
         raise UserError(
             f"cannot download {_HUB_ID} from the hub: {error}; get train.jsonl and test.jsonl from "
             "https://github.com/openai/grade-school-math and pass their folder with --from"

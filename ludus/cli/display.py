@@ -1,4 +1,4 @@
-"""Measurements as one reads them: a table, a line of JSON; and the lists of numbers that ask for them."""
+"""Shows measurements as a table or a line of JSON, and parses lists of numbers in options."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from ludus.cli.console import plain_table, say_json
 from ludus.errors import UserError
 
 Row = Mapping[str, Any]
-# A file or a pipe has no width; the widest table is shown whole there.
+# Width for a file or a pipe: enough for the widest table.
 _WIDE = 160
 
 
 def show(rows: Sequence[Row], headers: Mapping[str, str], note: str = "") -> None:
-    """A table of the columns that `headers` name, but of those alone that hold anything, and a note below it."""
+    """Print a table with the columns in `headers`, without empty ones, and a note below it."""
     console = Console()
     console = console if console.is_terminal else Console(width=_WIDE)
     table = plain_table()
@@ -33,7 +33,7 @@ def show(rows: Sequence[Row], headers: Mapping[str, str], note: str = "") -> Non
 
 
 def _cell(name: str, row: Row) -> str:
-    """A value as a person reads it: shares in percent, ratios with their range, everything else to three digits."""
+    """A value formatted for people: shares in percent, ratios with their range, everything else to three digits."""
     value = row.get(name)
     if value is None:
         return "–"
@@ -63,7 +63,7 @@ def finish(
 
 
 def parse_numbers(text: str, *, least: int = 1) -> tuple[int, ...]:
-    """Numbers with commas between. Raises UserError for anything else, and for one below `least`."""
+    """Comma-separated numbers. Raises UserError for anything else, and for a number below `least`."""
     try:
         numbers = tuple(int(part) for part in text.split(","))
     except ValueError:

@@ -1,4 +1,4 @@
-"""`ludus doctor`: what a chat template lets stand of what was sampled, and what it does not."""
+"""`ludus doctor`: whether a chat template keeps sampled tokens unchanged in later prompts, and why if not."""
 
 from __future__ import annotations
 
@@ -157,7 +157,7 @@ def _row_verdict(row: Row) -> Text:
 
 
 def _plan(found: Examination) -> Table:
-    """Each text once, for the simplest of the kinds that append it; of several results one is enough to see."""
+    """A table of the texts that are appended after replies, each shown once, for the simplest kind of transition."""
     rows: list[tuple[str, str]] = []
     for row in sorted(found.transitions, key=lambda row: len(row.kind)):
         if row.appended and "parallel" not in row.kind and repr(row.appended) not in dict(rows).values():

@@ -1,4 +1,4 @@
-"""`ludus engine serve`: our engine behind a URL, for runs of other processes."""
+"""`ludus engine serve`: serves Ludus's engine over HTTP, for runs of other processes."""
 
 from __future__ import annotations
 
@@ -55,6 +55,6 @@ async def _serve(config: Config, address: ListenAddress, scratch: Path | None) -
         if served.key_file is not None:
             say(f"its key is in [bold]{escape(str(served.key_file))}[/], where runs on this machine find it")
         say("[dim]Ctrl-C ends it[/]")
-        # An engine that has died does not come back: what started this process starts it again.
+        # A failed engine is not restarted here; whatever started this process may do that.
         ended_by = await until_signalled(served.wait_ended())
     raise_if_interrupted(ended_by)

@@ -1,4 +1,4 @@
-"""`ludus eval`: held-out rows played with a model, before or after it was trained."""
+"""`ludus eval`: plays the held-out rows with a model, trained or not."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def evaluate(
 
 
 def eval_config(source: Path | None, overrides: list[str]) -> Config:
-    """The configuration of a file, or that of a run with the model that it trained. source: None: of keys alone."""
+    """The configuration of a file, or of a run with its trained model. source: None: from keys only."""
     if source is None or not source.is_dir():
         return load_config(source, overrides)
     try:

@@ -1,4 +1,4 @@
-"""`ludus export`: what a run recorded, as a file for other tools."""
+"""`ludus export`: writes a run's recorded interactions to a file for other tools."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""Episodes with a model behind somebody else's URL.
+"""Plays episodes with an external model at a URL; they cannot be trained on.
 
-Knows: agents, the recording proxy.  Knows not: tokens, engines; nothing here can be trained on.
+Knows: agents, the recording proxy.  Knows not: tokens, engines.
 """
 
 from __future__ import annotations
@@ -36,9 +36,9 @@ OnEpisode = Callable[[Episode, Sequence[TurnRow]], None]
 
 
 def play_external(config: Config, rows: Sequence[Row], *, url: str, api_key: str, on_episode: OnEpisode) -> None:
-    """Play every row; `on_episode` gets each episode as it ends, with its turns as far as they can be known.
+    """Play every row; `on_episode` is called with each finished episode and what is known of its turns.
 
-    Settings that do not act on an outside model are named in a warning.
+    A warning names the settings that have no effect on an external model.
     """
     config = acting(config, list(_idle(config)))
     run_blocking(_play_all(config, choose_agent(config, None, None), rows, RecordingProxy(url, api_key), on_episode))
@@ -72,7 +72,7 @@ async def _play_all(
             known: dict[str, Any] = {"info": info, "deadline_at": deadline_at, "clients": shared, "actors": actors}
             context = EpisodeContext(url, "ludus", client, **known)
             ending = await play_to_end(agents, agent, task.data, context, timeout_s=timeout_s)
-            agents.submit(client.aclose())  # nobody waits: the agent may block its thread still
+            agents.submit(client.aclose())  # not awaited, because the agent may still block its thread
             session = proxy.close(url)
         episode = finish(
             SessionSpec(info.episode_id, info.task_id, info.group_id, is_eval=True),

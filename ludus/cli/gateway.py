@@ -1,4 +1,4 @@
-"""`ludus gateway`: a model behind an OpenAI-compatible URL."""
+"""`ludus gateway`: serves a model at an OpenAI-compatible URL."""
 
 from __future__ import annotations
 
@@ -102,9 +102,10 @@ async def _serve(
     takes_any: bool,
     idle_s: float,
 ) -> None:
-    """folder: a run that goes on, or a new one; every session is in it in the end.  takes_any: any key opens one.
+    """Serve until a signal. folder: an existing run or a new one, in which all sessions are recorded.  takes_any: any
+    key opens a session.
 
-    address: without a key one is made.
+    address: if it has no key, one is generated.
     """
     check_trackers(config.trackers)
     is_there = RunStore.is_there(folder)
@@ -138,7 +139,7 @@ def _summary(stats: GatewayStats) -> str:
 
 
 def _recorded(store: RunStore, num_before: int) -> str:
-    """num_before: episodes that the run had already."""
+    """A sentence about what was recorded. num_before: number of episodes that the run had before."""
     rows = store.episode_rows()[num_before:]
     turns, tokens = sum(row["num_turns"] for row in rows), sum(row["num_sampled_tokens"] for row in rows)
     rewarded = sum(row["reward"] is not None for row in rows)

@@ -1,4 +1,4 @@
-"""`ludus import`: what users of other frameworks already have comes along, with a report of what does not."""
+"""`ludus import`: converts files of other frameworks, with a report of what could not be converted."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ _SHOWN: dict[Fate, tuple[str, str, str]] = {
     "taken": ("green", "taken as it is", "under the same name"),
     "not needed": ("dim", "nothing is lost", "so it is here anyway"),
 }
-"""Of each fate its colour, what it means, and the note of names without one."""
+"""For each fate its colour, its meaning, and the note for names that have none."""
 MOST_NAMES = 8
-"""Of names with one note, so many are shown; the report has them all."""
+"""Limit on the names shown for the same note; the report has all of them."""
 
 AsJson = Annotated[bool, Option("--json", help="Add the report as one JSON object.")]
 
@@ -95,7 +95,7 @@ def import_areal_yaml(
 def _finish(
     source: object, entries: list[Entry] | tuple[Entry, ...], written: list[Path], at: Path, as_json: bool
 ) -> None:
-    """Writes the report, and shows it."""
+    """Write the report, and show it."""
     report = ImportReport(str(source), tuple(entries), tuple(map(str, written)))
     write_text(at, report.to_json(), replace=True)
     Console(highlight=False).print(_table(report))

@@ -1,4 +1,4 @@
-"""What of the log a person at a terminal sees.
+"""Configures which log messages are shown in the terminal.
 
 Knows: loggers, levels.  Knows not: commands.
 """
@@ -15,7 +15,8 @@ MOST_OF_A_KIND = 3
 
 
 def show_log(verbose: int) -> None:
-    """On stderr: warnings, a few of each kind; with 1 all of them and what begins and ends, with 2 every request."""
+    """Log to stderr. verbose: 0: warnings, a few of each kind; 1: all warnings and lifecycle events; 2: every
+    request."""
     level = {0: logging.WARNING, 1: logging.INFO}.get(verbose, logging.DEBUG)
     handler = RichHandler(console=Console(stderr=True), show_path=False, log_time_format="%H:%M:%S")
     handler.setFormatter(logging.Formatter("%(message)s"))
@@ -28,7 +29,7 @@ def show_log(verbose: int) -> None:
 
 
 class _FewOfAKind(logging.Filter):
-    """Lets the first MOST_OF_A_KIND records of one message through: a model that learns makes a mistake often."""
+    """Passes only the first MOST_OF_A_KIND records of each message, as a learning model repeats its mistakes."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -43,7 +44,7 @@ class _FewOfAKind(logging.Filter):
 
 
 def expect_warnings() -> None:
-    """What a check breaks on purpose is not shown to a person, unless more than warnings was asked for."""
+    """Hide warnings, unless -v was given, for checks that cause faults on purpose."""
     ours = logging.getLogger("ludus")
     if ours.level == logging.WARNING:
         ours.setLevel(logging.CRITICAL)

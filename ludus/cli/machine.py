@@ -1,4 +1,4 @@
-"""`ludus doctor machine`: what is here, what is used of it, what would be faster."""
+"""`ludus doctor machine`: this machine's hardware, what Ludus uses of it, and what would be faster."""
 
 from __future__ import annotations
 

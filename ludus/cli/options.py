@@ -1,4 +1,4 @@
-"""Arguments and options that several commands have."""
+"""Arguments and options shared by several commands."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ JsonFigures = Annotated[bool, Option("--json", help="End with one line of JSON: 
 
 
 def file_and_keys(first: str | None, others: Sequence[str]) -> tuple[Path | None, list[str]]:
-    """The file or folder, and everything that is KEY=VALUE; without the former a key stands in its place."""
+    """Split arguments into the file or folder (None: there is none, and `first` is a key) and KEY=VALUE pairs."""
     if first is not None and "=" in first and not Path(first).exists():
         return None, [first, *others]
     return None if first is None else Path(first), list(others)

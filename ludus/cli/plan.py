@@ -1,4 +1,4 @@
-"""`ludus plan`: what a run would take of its cards, and the keys that make it fit."""
+"""`ludus plan`: how much memory of its cards a run would use, and settings that make it fit."""
 
 from __future__ import annotations
 

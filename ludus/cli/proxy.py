@@ -1,8 +1,9 @@
-"""A model behind somebody else's OpenAI-compatible URL, watched: requests pass through, what was said is kept.
+"""A recording proxy in front of an external OpenAI-compatible API: it forwards requests, and records the conversation.
 
-Knows: HTTP, Chat Completions as far as a table needs it, limits.  Knows not: tokens; outside models send none.
-Invariant: what agent and model send each other is unchanged, except that logprobs are asked for where there are any.
-What the model cannot answer, because a limit is met or nobody is there, is an error in the protocol's own shape.
+Knows: HTTP, the parts of Chat Completions that are shown, limits.  Knows not: tokens, which external models do not
+send.
+Invariant: requests and answers are forwarded unchanged, except that logprobs are requested. If a limit is met or the
+API cannot be reached, the agent gets an error in the format of the protocol.
 """
 
 from __future__ import annotations
@@ -34,35 +35,35 @@ from ludus.http.server import HttpServer
 from ludus.http.sse import DONE, whole_data
 from ludus.types import UNKNOWN_PROMPT, Message, Sampled, Sampling
 
-_TIMEOUT_S = 600.0  # what OpenAI's SDK waits
+_TIMEOUT_S = 600.0  # the default timeout of OpenAI's SDK
 _CHAT_PATH = "chat/completions"
 _HOP_HEADERS = ("host", "content-length", "connection", "transfer-encoding", "accept-encoding", "content-encoding")
 
 
 @dataclass(frozen=True, slots=True)
 class ExternalReply:
-    """What is known of the tokens of one answer."""
+    """What is known about the tokens of one answer."""
 
     num_tokens: int | None
-    """None: the model did not say."""
+    """None: not reported by the API."""
     mean_logprob: float | None
-    """None: the model gave no logprobs."""
+    """None: the API returned no logprobs."""
 
 
 @dataclass(slots=True)
 class ExternalSession:
-    """One episode with an outside model: its turns without tokens, and what is known of those by turn id."""
+    """An episode with an external model: its turns without tokens, and what is known about these, by turn id."""
 
     graph: SessionGraph
     limits: Limits
     replies: dict[str, ExternalReply] = field(default_factory=dict)
     refused: set[str] = field(default_factory=set)
-    """Codes of the limits that requests met."""
+    """Codes of the limits for which requests were refused."""
     num_calls: int = 0
-    """Chat requests that were answered or still run."""
+    """Number of chat requests that were answered or are in flight."""
 
     def begin_call(self) -> None:
-        """Raises AgentError where a limit is met."""
+        """Count a request. Raises AgentError if a limit is met."""
         try:
             self.limits.check(num_turns=self.num_calls, num_asked=1, num_tokens=0, now=time.monotonic())
         except AgentError as error:
@@ -71,7 +72,7 @@ class ExternalSession:
         self.num_calls += 1
 
     def add_turn(self, body: bytes, answer: bytes) -> None:
-        """The first choice becomes a turn; a body without messages does not."""
+        """Record the first choice as a turn; ignored if the body has no messages."""
         asked = json.loads(body)
         if not isinstance(asked, dict) or not isinstance(asked.get("messages"), list):
             return
@@ -98,7 +99,7 @@ class ExternalSession:
 
 
 class RecordingProxy:
-    """Serves sessions on a port of this machine and passes their requests on. Use as a context manager."""
+    """Serves sessions on a port of this machine and forwards their requests. Use as a context manager."""
 
     def __init__(self, url: str, api_key: str) -> None:
         self._url = url.rstrip("/")
@@ -122,13 +123,14 @@ class RecordingProxy:
         self._server.stop()
 
     def open(self, limits: Limits = NO_LIMITS) -> str:
-        """The base URL of a new session. limits: max_tokens cannot act, since nobody knows how many were sampled."""
+        """Open a session; returns its base URL. limits: max_tokens has no effect, as the number of tokens is not
+        known."""
         secret = secrets.token_urlsafe(24)
         self._open[secret] = ExternalSession(SessionGraph(secret), limits)
         return f"{self._server.base_url}/s/{secret}/v1"
 
     def close(self, base_url: str) -> ExternalSession:
-        """What was said in the session; its URL is unknown from now on."""
+        """End the session, whose URL is then invalid; returns its record."""
         return self._open.pop(base_url.split("/")[-2])
 
     async def _until_stopped(self) -> None:
@@ -180,8 +182,8 @@ class RecordingProxy:
 
 
 def _relayed(answer: httpx.Response, on_whole: Callable[[bytes], object]) -> Response:
-    """The answer as it comes. on_whole: gets all of it before its end is passed on: the agent may then end the
-    episode."""
+    """A response that streams the answer. on_whole: called with the whole answer before its end is forwarded, because
+    the agent may then end the episode."""
 
     async def chunks() -> AsyncIterator[bytes]:
         kept = [b""]
@@ -201,7 +203,7 @@ def _passed(headers: Mapping[str, str]) -> dict[str, str]:
 
 
 def _with_logprobs(body: bytes) -> bytes | None:
-    """The request with logprobs asked for. None: it asks already, or is no JSON object."""
+    """The request with logprobs requested. None: it requests them already, or is no JSON object."""
     try:
         fields = json.loads(body)
     except ValueError:
@@ -212,7 +214,7 @@ def _with_logprobs(body: bytes) -> bytes | None:
 
 
 def _text(fields: Mapping[str, Any]) -> str:
-    """Of a message; its calls stand behind its content."""
+    """The text of a message: its content, then its tool calls."""
     content = fields.get("content")
     if isinstance(content, list):
         content = "".join(str(part.get("text", "")) for part in content)

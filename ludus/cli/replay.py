@@ -1,4 +1,4 @@
-"""`ludus replay`: a run's training once more, from its record."""
+"""`ludus replay`: repeats a run's training from its record."""
 
 from __future__ import annotations
 

@@ -18,7 +18,7 @@ def role(
     head: Annotated[str, Option(help="Address of the head's registry.")],
     index: Annotated[int, Option(min=0, help="Which of the role's processes this is.")] = 0,
 ) -> None:
-    """Be one process of a run; runs start these by themselves.
+    """Run one process of a run; runs start these by themselves.
 
     The key is read from LUDUS_HEAD_KEY, and everything else comes from
     the head.

@@ -1,4 +1,4 @@
-"""`ludus rollout`: an agent on rows, without training, shown turn by turn."""
+"""`ludus rollout`: runs an agent on rows without training, and shows every turn."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from ludus.types import Episode, Group
 _MAX_REPLY_CHARS = 400
 _COLUMNS = {"tokens": "{}", "trained": "{}", "logprob": "{:.2f}", "reward": "{:.3g}", "advantage": "{:+.2f}"}
 _SHADES = ((0.9, ""), (0.5, "yellow"), (0.1, "dark_orange"), (0.0, "red"))
-"""Least probability, and the colour of a token that likely."""
+"""Minimum probability of a token, and its colour."""
 
 
 def rollout(
@@ -85,12 +85,12 @@ class _Show:
         self._groups: dict[str, list[Episode]] = {}
 
     def add(self, episode: Episode, turns: Sequence[TurnRow]) -> None:
-        """Print an episode that needs no other beside it."""
+        """Print an episode that does not depend on others."""
         self._bar.advance()
         self._print(episode, turns)
 
     def add_local(self, episode: Episode) -> None:
-        """Print the episode's whole row once its last episode has ended: advantages are among all of them."""
+        """Print all episodes of the row when the last of them has ended, as advantages compare all of them."""
         self._bar.advance()
         members = self._groups.setdefault(episode.group_id, [])
         members.append(episode)

@@ -1,4 +1,4 @@
-"""`ludus run`: a script of AReaL's, verl's or ART's users as it is."""
+"""`ludus run`: runs an unmodified script written for AReaL, verl or ART."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from ludus.compat.program import Program
 from ludus.errors import LudusError, UserError
 
 SHELL = (".sh", ".bash")
-# What a script of the shell finds as python: modules and scripts run as `ludus run` runs them.
+# The `python` that a shell script finds: it runs modules and scripts by `ludus run`.
 _PYTHON = """#!/bin/sh
 case "$1" in
   -m) shift; exec {ludus} {as_} -m "$@" ;;
@@ -40,12 +40,12 @@ esac
 
 
 def _say_as_it_is(text: str) -> None:
-    """Of a script's own: `[…]` in it is no mark."""
+    """Print text from a script, in which `[…]` is not markup."""
     say(escape(text))
 
 
 def _run_shell(script: Path, arguments: Sequence[str], families: Sequence[str]) -> int:
-    """Its exit code."""
+    """Run a shell script; returns its exit code."""
     python = shlex.quote(sys.executable)
     as_ = " ".join(f"--as {family}" for family in families)
     with tempfile.TemporaryDirectory(prefix="ludus-run-") as folder:
@@ -58,7 +58,7 @@ def _run_shell(script: Path, arguments: Sequence[str], families: Sequence[str]) 
 
 
 def _in_script(traceback: TracebackType | None) -> Iterator[TracebackType]:
-    """From where it enters the script on, each place in it."""
+    """The entries of a traceback from where it enters the script on."""
     while traceback is not None:
         if traceback.tb_frame.f_globals.get("__name__") == "__main__":
             yield traceback
@@ -67,7 +67,7 @@ def _in_script(traceback: TracebackType | None) -> Iterator[TracebackType]:
 
 @contextmanager
 def _shown_as_python_does() -> Iterator[None]:
-    """A traceback begins in the script; an error of ours stays one message, and names the script's line."""
+    """Show tracebacks from the script's frames on; errors of Ludus stay one message, with the script's line."""
     try:
         yield
     except LudusError as error:
@@ -110,7 +110,7 @@ def run(
         if family not in FAMILIES:
             raise UserError(f"--as {family}: there is no such family; there are {', '.join(FAMILIES)}")
     put_on_path(as_ or ())
-    for family in as_ or ():  # now: an original may lie beside the script, whose folder comes first
+    for family in as_ or ():  # before the script's folder is on the path, as an original may be in it
         importlib.import_module(family)
     name_originals(_say_as_it_is, "ludus run --as {family}")
     put(model or (), set_ or ())

@@ -1,4 +1,4 @@
-"""`ludus sampler`: the models of a run, for the page that shows it."""
+"""`ludus sampler`: answers with the models of a run, for the live page."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from ludus.http.keys import new_key
 from ludus.http.server import HttpServer
 from ludus.processes.blocking import run_blocking
 
-_NICE = 5  # and what shows the page is nice already: a run that trains on this machine comes first
+_NICE = 5  # added to that of the page's process: a run that trains on this machine has priority
 
 
 def sampler(

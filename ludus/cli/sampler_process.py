@@ -1,6 +1,6 @@
-"""The process that answers with the models of a run, as the process that shows its page has it.
+"""Starts, asks and stops the process that answers with the models of a run, for the process that serves the page.
 
-Knows: how it is started, asked and ended.  Knows not: what it answers, models.
+Knows: the life of that process.  Knows not: its answers, models.
 """
 
 from __future__ import annotations
@@ -28,10 +28,10 @@ _FIRST_FAULT, _FIRST_OF_OURS = 400, 500
 
 
 class SamplerProcess:
-    """Answers for one run at a time, in a process that begins with the first question and ends with this one."""
+    """A `Sampler` for one run at a time, in a process that starts at the first question and ends with this one."""
 
     def __init__(self, served: Sequence[str] = (), served_key: str | None = None) -> None:
-        """served: as of `served_models`; so is served_key, its `key_variable`. Raises what that raises."""
+        """served, served_key: as `served_models` takes them (there `key_variable`). Raises as that does."""
         self.elsewhere = {
             name: endpoint.base_url for name, endpoint in served_models(served, key_variable=served_key).items()
         }
@@ -43,7 +43,7 @@ class SamplerProcess:
         self._process: subprocess.Popen[str] | None = None
         self._address: Any = None
         self._asked: Counter[Path] = Counter()
-        """Questions that are being answered, by run."""
+        """Number of questions in progress, by run."""
 
     def __repr__(self) -> str:
         return f"SamplerProcess({None if self._run is None else str(self._run)!r})"
@@ -51,7 +51,7 @@ class SamplerProcess:
     async def answer(self, run: Path, question: Question) -> AsyncIterator[Json]:
         self._asked[run] += 1
         try:
-            async with self._starting:  # who waits here and is cancelled starts nothing
+            async with self._starting:  # a question cancelled while it waits here starts nothing
                 address = await asyncio.to_thread(self._started, run)
             headers = {"authorization": f"Bearer {address['key']}", "content-type": "application/json"}
             async with (
@@ -81,8 +81,8 @@ class SamplerProcess:
             self._end()
 
     def _started(self, run: Path) -> Any:
-        """Where the run's process listens, and its key. Raises AgentError while another run's answers, BackendError if
-        it does not start."""
+        """Start the run's process if needed; returns its address and key. Raises AgentError while that of another run
+        is answering, BackendError if it does not start."""
         with self._lock:
             if self._process is not None and self._process.poll() is None and self._run == run:
                 return self._address
@@ -91,7 +91,7 @@ class SamplerProcess:
             self._end()
             command = end_with_parent((*PROGRAM, "sampler", str(run), *self._options))
             self._run = run
-            # Of a session of its own: Ctrl-C is the page's, which then ends it.
+            # In its own session: Ctrl-C reaches only the page's process, which then stops this one.
             self._process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, start_new_session=True)
             assert self._process.stdout is not None, "it was asked for"
             line = self._process.stdout.readline()

@@ -1,4 +1,4 @@
-"""`ludus serve`: models that are trained for clients elsewhere, which need neither torch nor a GPU."""
+"""`ludus serve`: trains models for clients on other machines, which need neither torch nor a GPU."""
 
 from __future__ import annotations
 

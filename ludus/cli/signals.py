@@ -1,4 +1,4 @@
-"""Waiting for the signal to end, for commands that serve until then; and how, and with which code, commands leave."""
+"""Handles signals: commands that serve until a signal, exit codes, and ending by an exception."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ import typer
 from ludus.loop.interrupt import END_SIGNALS, is_heard
 from ludus.processes.gather import first_of
 
-_SIGNALLED = 128  # as shells say: ended by the signal of this number
+_SIGNALLED = 128  # as in shells: added to the number of the signal
 
 
 async def until_signalled(or_else: Coroutine[Any, Any, None] | None = None) -> signal.Signals | None:
-    """Ctrl-C, or a supervisor's polite request to end. None: `or_else` has returned first."""
+    """Wait for SIGINT or SIGTERM; returns the signal. None: `or_else` has returned first."""
     loop, asked = asyncio.get_running_loop(), asyncio.Queue[signal.Signals]()
     for number in filter(is_heard, END_SIGNALS):
         loop.add_signal_handler(number, asked.put_nowait, number)
@@ -26,27 +26,27 @@ async def until_signalled(or_else: Coroutine[Any, Any, None] | None = None) -> s
 
 
 def raise_if_interrupted(ended_by: signal.Signals | None) -> None:
-    """Ctrl-C leaves a command otherwise than a supervisor's request does."""
+    """Raises KeyboardInterrupt for SIGINT; returns for SIGTERM and None."""
     if ended_by == signal.SIGINT:
         raise KeyboardInterrupt
 
 
 def raise_if_unfinished(ended_by: int | None) -> None:
-    """What a supervisor ended before it was done leaves with another code than 0, which would count as done."""
+    """Exit with a code other than 0 if a signal ended unfinished work, so that it does not count as done."""
     if ended_by not in (None, signal.SIGINT):
         raise typer.Exit(_SIGNALLED + ended_by)
 
 
 @contextmanager
 def leaving_by_exception() -> Iterator[None]:
-    """A supervisor's request to end, and a terminal that closes, end what is inside as Ctrl-C does: coroutines are
-    cancelled, and on the way out processes are ended and temporary folders removed."""
+    """Inside the block, SIGTERM and SIGHUP act like Ctrl-C: coroutines are cancelled, and cleanup ends processes and
+    removes temporary folders."""
     told: list[int] = []
 
     def leave(number: int, _frame: FrameType | None) -> None:
-        signal.signal(number, signal.SIG_IGN)  # once is enough: what is put away is put away whole
+        signal.signal(number, signal.SIG_IGN)  # ignore repeated signals, so that cleanup completes
         told.append(number)
-        if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # so shells have it for what runs in the background
+        if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # shells ignore SIGINT for background processes
             raise SystemExit(_SIGNALLED + number)
         signal.raise_signal(signal.SIGINT)
 

@@ -1,4 +1,4 @@
-"""A training that Slurm runs: submitted as a job, whose own shell is the head."""
+"""Submits a training as a Slurm job, whose batch script runs the head."""
 
 from __future__ import annotations
 
@@ -17,17 +17,18 @@ logger = logging.getLogger(__name__)
 
 
 def wants_job(config: Config) -> bool:
-    """The run is to be a job of Slurm, and this process belongs to none."""
+    """Whether the run must be submitted as a Slurm job, as this process is not in one."""
     return isinstance(config.scheduler, SlurmScheduler) and JOB_VARIABLE not in os.environ
 
 
 def submit_training(config: Config, arguments: Sequence[str], *, resume: bool) -> str:
-    """The id of the job that runs `ludus train ARGUMENTS`. Raises UserError if the run or the job cannot be."""
+    """Submit a job that runs `ludus train ARGUMENTS`; returns its id. Raises UserError if the run or the job is
+    impossible."""
     config = check_training(config)
     if not resume:
         RunStore.check_free(config.run_root, config.name)
     scheduler = config.scheduler
-    assert isinstance(scheduler, SlurmScheduler), "a run that wants a job is Slurm's"
+    assert isinstance(scheduler, SlurmScheduler), "the scheduler of a submitted run must be slurm"
     roles = [
         (scheduler.head, 1),
         (scheduler.engine, config.engine.num_started),

@@ -1,4 +1,4 @@
-"""`ludus train`: a run from its configuration, watched live."""
+"""`ludus train`: trains a run from its configuration, with live output."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from ludus.runs.names import free_name
 from ludus.runs.report import write_report
 from ludus.runs.store import RunStore
 
-# Keys of the summary that one line of JSON holds; all of them are in the run's summary.json.
+# Keys of the summary that are in the line of JSON; summary.json has all of them.
 _LINE_KEYS = ("success_before", "success_after", "train_seconds", "steps", "peak_rss_mb", "run")
 
 
@@ -92,7 +92,7 @@ def train(
 
 
 def _train(settings: Config, *, resume: bool, watched: bool, admin_key: str | None) -> RunSummary:
-    """As one watches it, in the terminal, and in a browser if that is wanted."""
+    """Train with live output in the terminal, and the page in a browser if `watched`."""
 
     def say_where(url: str, key: str) -> None:
         say(f"sessions are taken at [bold]{url}[/]")
@@ -107,7 +107,7 @@ def _train(settings: Config, *, resume: bool, watched: bool, admin_key: str | No
 
 
 def _explain(config: Config) -> None:
-    """The objective, a line a letter, and what moves the weights along it."""
+    """Show the objective, one line for each symbol, and the optimizer."""
     table = plain_table(f"algorithm {config.algorithm.name}", "", "source")
     for term in explain_run(config.algorithm, config.model_dump(mode="json")):
         table.add_row(term.name, escape(term.formula), f"[dim]{escape(term.source)}[/]")
@@ -121,7 +121,7 @@ def _explain(config: Config) -> None:
 
 
 def _show(summary: RunSummary, again: Sequence[str], as_json: bool) -> None:
-    """again: what goes on with a run that was interrupted."""
+    """Show the summary. again: the command that resumes an interrupted run."""
     table = plain_table("held out", "before", "after", right=("before", "after"))
     table.add_row("success", *_cells("{:.1%}", summary.success_before, summary.success_after))
     table.add_row("reward", *_cells("{:.3f}", summary.reward_before, summary.reward_after))
@@ -144,7 +144,7 @@ def _show(summary: RunSummary, again: Sequence[str], as_json: bool) -> None:
 
 
 def _report(folder: Path) -> str | None:
-    """The page. None: what draws it is not installed; `ludus report` says so."""
+    """Write the report; returns its path. None: a library for it is not installed, which `ludus report` reports."""
     with RunStore.open(folder) as store:
         try:
             return str(write_report(store, decode=decoder_of(store)).html)

@@ -1,6 +1,6 @@
-"""A turn as one row of a table: what was sampled, what training would make of it, and why.
+"""Prepares turns as rows of a table: what was sampled, how training would use it, and why.
 
-Knows: episodes, the rules by which a batch is built.  Knows not: terminals.
+Knows: episodes, the rules for building a batch.  Knows not: terminals.
 """
 
 from __future__ import annotations
@@ -26,22 +26,22 @@ class TurnRow:
     number: int
     reply: str
     num_tokens: int | None
-    """None: the model did not say."""
+    """None: not reported by the model."""
     mean_logprob: float | None
     reward: float | None
     """None: the agent gave this turn no reward."""
     note: str
-    """Why tokens are masked, why the prompt forked; '' when there is no reason."""
+    """Why tokens are masked or the prompt forked; '' if neither is the case."""
     num_trained: int | None = None
-    """Tokens that training would use. None: an outside model, which is never trained."""
+    """Number of tokens that training would use. None: an external model, which is never trained."""
     advantage: float | None = None
-    """Against the other episodes of its row; the return itself of an episode that is alone, or where advantages take
-    what only a trainer can measure. None: not trained."""
+    """Compared with the other episodes of its row; the return itself if there are no others, or if advantages need
+    values that only a trainer can compute. None: not trained."""
     tokens: tuple[TokenView, ...] = ()
 
 
 def rows_of_group(group: Group, config: Config, decode: Decode | None) -> list[tuple[Episode, list[TurnRow]]]:
-    """Every episode of a group with its turns, credited or discarded as training would do."""
+    """Every episode of a group with its turns, credited or discarded as in training."""
     members = sorted(group.episodes, key=lambda episode: episode.id)
     masks = {episode.id: discard_reason(episode) for episode in members}
     survivors = tuple(episode for episode in members if masks[episode.id] is None)
@@ -60,7 +60,7 @@ def rows_of_group(group: Group, config: Config, decode: Decode | None) -> list[t
 def _rows(
     episode: Episode, credit: Mapping[str, TurnCredit], mask: MaskReason | None, decode: Decode | None
 ) -> list[TurnRow]:
-    """credit: of each turn. mask: why the episode is discarded. None: it is not."""
+    """The rows of an episode. credit: by turn id. mask: why the episode is discarded. None: it is not."""
     rows = []
     for number, view in enumerate(view_turns(episode, decode=decode, credit={}), start=1):
         turn = view.turn
@@ -86,8 +86,8 @@ def _rows(
 
 
 def _rules(config: Config, *, is_alone: bool) -> BatchRules:
-    """As a training step has them, except that an episode without others is compared with nothing, and that there is no
-    trainer to measure anything."""
+    """The rules of a training step, except that a lone episode is not compared with others, and that no values of a
+    trainer are available."""
     needs = algorithm_of(config.algorithm).needs
     is_measured = needs.teacher or bool(needs.measured)
     return BatchRules(
@@ -100,7 +100,7 @@ def _rules(config: Config, *, is_alone: bool) -> BatchRules:
 
 
 def _account(episode: Episode, credit: Mapping[str, TurnCredit], turn_id: str) -> Ledger:
-    """What training's own export makes of one turn: how many tokens it trains, and why not the others."""
+    """The ledger of one turn, computed by training's export: how many tokens are trained, and why others are not."""
     alone = {name: value if name == turn_id else TurnCredit(None, "unused") for name, value in credit.items()}
     ledger = export_session(episode.session, alone, weight=1.0, style="individual").ledger
     masked: dict[MaskReason, int] = {name: count for name, count in ledger.masked.items() if name != "unused"}

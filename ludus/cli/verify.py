@@ -1,4 +1,4 @@
-"""`ludus verify`: the laws of Ludus checked on this machine, against what users run."""
+"""`ludus verify`: checks Ludus's guarantees on this machine, with the components that users run."""
 
 from __future__ import annotations
 
@@ -28,13 +28,13 @@ OPTIONS: dict[str, Any] = {
     "run": Annotated[str | None, Option(help="Folder of a run that was trained before.")],
     "seed": Annotated[int, Option(help="Everything random in the check comes from this number.")],
 }
-"""What a parameter of a check is on the command line; one that is not here is for Python alone."""
+"""The command-line option for each parameter of a check; parameters that are not here can be set in Python only."""
 ONE_OF = {"ranks": Annotated[int, Option(min=1, help="Processes of the trainer.")]}
-"""What those are that take one number where others take several."""
+"""Options for checks that take a single number where others take several."""
 
 
 def command(check: Callable[..., Verdict]) -> Callable[..., None]:
-    """The check as a command: its parameters and its docstring, and `--json`."""
+    """The check as a command, with its parameters, its docstring, and `--json`."""
     parameters = inspect.signature(check).parameters.values()
 
     def run(as_json: bool, **options: Any) -> None:

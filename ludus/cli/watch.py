@@ -1,4 +1,4 @@
-"""`ludus watch`: runs in a browser, live."""
+"""`ludus watch`: shows runs live in a browser."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from ludus.processes.program import PROGRAM
 from ludus.runs.watch.folder import RunsFolder, check_watchable
 from ludus.runs.watch.server import open_watcher
 
-_NICE = 5  # a run that trains on this machine comes first
+_NICE = 5  # a run that trains on this machine has priority
 
 
 def watch(
@@ -82,9 +82,9 @@ def watch(
 
 @contextmanager
 def watching(run: Path) -> Iterator[str]:
-    """The link of a page for a run that may begin later, served by a process of its own until the block ends."""
+    """Serve the page of a run, which may begin later, in a separate process until the block ends; returns its link."""
     command = end_with_parent((*PROGRAM, "watch", str(run), "--no-open", "--expected", "--json"))
-    # of a session of its own: Ctrl-C lets a run finish its step, which is still to be seen
+    # in its own session, so that Ctrl-C does not end the page while the run finishes its step
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, start_new_session=True) as process:
         try:
             assert process.stdout is not None, "it was asked for"
@@ -97,7 +97,7 @@ def watching(run: Path) -> Iterator[str]:
 
 
 def _has_browser() -> bool:
-    """One with windows: others would take the terminal."""
+    """Whether there is a graphical browser: a text browser would take over the terminal."""
     is_remote = "SSH_CONNECTION" in os.environ
     return sys.platform == "darwin" or (not is_remote and any(os.environ.get(each) for each in _DISPLAYS))
 

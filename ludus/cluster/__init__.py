@@ -1,1 +1,1 @@
-"""Where the processes of a run are placed: on this machine, by Ray, or in a Slurm job."""
+"""Starts the processes of a run: on this machine, in a Ray cluster, or in a Slurm job."""

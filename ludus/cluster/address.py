@@ -1,4 +1,4 @@
-"""Where a server of ours listens, and who may use it.
+"""The address and the key of a server.
 
 Knows: plain values.  Knows not: what is served.
 """
@@ -12,12 +12,12 @@ from ludus.http.tls import Tls
 
 @dataclass(frozen=True, slots=True)
 class ListenAddress:
-    """`ludus.http.keys.check_key` says whether it is a safe one."""
+    """Address, key and certificate of a server. `ludus.http.keys.check_key` checks whether the key is safe for it."""
 
     host: str
     port: int
-    """0: any free one."""
+    """0: any free port."""
     key: str | None
-    """None: none was given."""
+    """None: no key was given."""
     tls: Tls | None = None
     """None: plain HTTP."""

@@ -1,8 +1,8 @@
-"""What a launcher is asked to start, and what it returns.
+"""The interface of launchers: what they start, and the processes that they return.
 
 Knows: commands, resources, exit statuses.  Knows not: what the processes do, or where any launcher puts them.
-Invariants: a process that was stopped has ended when `stop` returns, with all that it started; what it printed lies in
-its log in the run's folder.
+Invariants: when `stop` returns, the process and everything that it started have ended; its output is in its log in the
+run's folder.
 """
 
 from __future__ import annotations
@@ -18,40 +18,40 @@ from ludus.processes.program import PROGRAM
 
 KEY_VARIABLE = "LUDUS_HEAD_KEY"
 ATTEMPT_VARIABLE = "LUDUS_ROLE_ATTEMPT"
-_TAIL_BYTES = 16_384  # some hundred lines, of which the last twenty are shown
+_TAIL_BYTES = 16_384  # some hundred lines, more than are shown
 
 
 @dataclass(frozen=True, slots=True)
 class Role:
-    """Processes that run one command, each with a number of its own."""
+    """Processes that run the same command, each with its own index."""
 
     name: str
     command: tuple[str, ...]
     """`--index I` is added for each process."""
     settings: RoleSettings
-    """What each of them gets."""
+    """Resources and environment of each process."""
     count: int = 1
     cards: int = 0
-    """That one process computes on; whoever has none reserved gets as many of those that are there, in turn. 0: it
-    sees all of them."""
+    """Number of cards that a process computes on; without a reservation it gets that many of the machine's, in turn. 0:
+    it sees all cards."""
 
     def argv(self, index: int) -> list[str]:
         return [*self.command, "--index", str(index)]
 
     def environment(self) -> dict[str, str]:
-        """What the process finds in its environment besides what is there: as many threads as it has cores."""
+        """Variables added to the environment of the process: the settings' own, and as many threads as it has cores."""
         threads = str(max(1, int(self.settings.num_cpus)))
         return {"OMP_NUM_THREADS": threads, "PYTHONUNBUFFERED": "1", **self.settings.env}
 
 
 def role_command(name: str, head_url: str) -> tuple[str, ...]:
-    """The command of every role: it learns the rest from the head. Nothing is imported from where it is started but
-    what the run names."""
+    """The command of a role, which gets everything else from the head. Nothing is imported from the working directory
+    except what the run names."""
     return (*PROGRAM, "role", name, "--head", head_url)
 
 
 class RoleProcess(ABC):
-    """One process that was started. Its methods may block for some seconds."""
+    """A started process. Methods may block for some seconds."""
 
     def __init__(self, log: Path) -> None:
         """log: in the run's folder."""
@@ -65,15 +65,15 @@ class RoleProcess(ABC):
     @property
     @abstractmethod
     def id(self) -> str:
-        """What its launcher calls it, such as 'pid 4711 on node3'."""
+        """The launcher's name for it, such as 'pid 4711 on node3'."""
 
     @abstractmethod
     def poll(self) -> int | None:
-        """Its exit status; below 0 the signal that ended it. None: it runs, or waits until it can."""
+        """Its exit status; negative: the signal that ended it. None: it is running, or waiting to be started."""
 
     @abstractmethod
     def stop(self, grace_s: float) -> None:
-        """Ask it to end, and end it after `grace_s`. Does nothing where it has ended."""
+        """Ask it to end, and kill it after `grace_s`. Does nothing if it has ended."""
 
     def tail(self, num_lines: int) -> str:
         """The last lines that it printed."""
@@ -99,10 +99,10 @@ class Launcher(ABC):
         return f"{type(self).__name__}({len(self._started)} processes, folder={str(self._folder)!r})"
 
     def start(self, role: Role, index: int, env: Mapping[str, str]) -> RoleProcess:
-        """Begin process `index` of the role; it may have to wait until it can run.
+        """Start process `index` of the role; it may have to wait for resources.
 
-        env: of this start alone, the key among it.
-        Raises UserError where it could never run.
+        env: variables for this start only, including its key.
+        Raises UserError if it could never run.
         """
         own, log = {**role.environment(), **env}, self._folder / "roles" / f"{role.name}-{index}.log"
         started = self._started[role.name, index] = self._begin(role, index, own, log)
@@ -110,9 +110,9 @@ class Launcher(ABC):
 
     @abstractmethod
     def _begin(self, role: Role, index: int, env: Mapping[str, str], log: Path) -> RoleProcess:
-        """env: what the process finds in its environment besides what is there.  log: where it prints to."""
+        """env: variables added to the process's environment.  log: file for its output."""
 
     def close(self) -> None:
-        """Give back what was reserved; processes that still run are ended."""
+        """Release reserved resources; processes that are still running are ended."""
         for process in self._started.values():
             process.stop(0)

@@ -1,8 +1,8 @@
-"""A clock that stands still while its process does.
+"""A clock that stops while its process is suspended.
 
-Knows: time.  Knows not: who asks.
-Silence is measured with it: when a laptop sleeps, or a scheduler suspends a job, nobody beats and nobody listens, and
-nobody has been lost.
+Knows: time.  Knows not: what is timed.
+It measures how long a process has been silent: while a laptop sleeps, or a scheduler suspends a job, no heartbeats are
+sent or received, and no process must be considered lost.
 """
 
 from __future__ import annotations
@@ -10,12 +10,12 @@ from __future__ import annotations
 import threading
 import time
 
-# Who waits for signs of life polls several times a second; a longer pause between two polls was no time spent waiting.
+# The clock is read several times a second; a longer gap between two readings means that the process was suspended.
 LONGEST_GAP_S = 2.0
 
 
 class AwakeClock:
-    """Seconds that its readers were awake: between two readings no more than `LONGEST_GAP_S` go by."""
+    """Seconds that the process was awake: a gap between two readings counts as at most `LONGEST_GAP_S`."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()

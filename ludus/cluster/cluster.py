@@ -1,6 +1,6 @@
-"""The other processes of a run, as whoever needs some of them sees it.
+"""Gives the loop access to the other processes of a run, which are started when they are needed.
 
-Knows: which launcher the configuration means, what every role is given.  Knows not: what the roles do.
+Knows: which launcher the configuration names, what every role is given.  Knows not: what the roles do.
 Invariant: a run that needs no other process opens no socket and starts nothing.
 """
 
@@ -47,7 +47,7 @@ ResultT = TypeVar("ResultT")
 
 
 class Cluster(Processes):
-    """Starts roles with the run's launcher, and tells when the run cannot go on without one. On one event loop."""
+    """Starts roles with the run's launcher, and reports when the run cannot continue. Used on one event loop."""
 
     def __init__(self, config: Config, stack: AsyncExitStack, *, is_run: bool) -> None:
         """is_run: as for `open_cluster`."""
@@ -56,11 +56,11 @@ class Cluster(Processes):
         self._is_run = is_run
         self._is_announced = False
         self._registry: Registry | None = None
-        """None: no role was needed yet."""
+        """None: no role was started yet."""
         self._supervisor: Supervisor | None = None
         self._on_end: list[Callable[[], None]] = []
         self._is_end_asked = False
-        """Perhaps while the run started, and nobody was there to be notified."""
+        """Whether the end was requested, perhaps before a callback was registered."""
         self._started_at = time.time()
 
     def __repr__(self) -> str:
@@ -68,7 +68,7 @@ class Cluster(Processes):
 
     @property
     def registry(self) -> Registry:
-        """The head's, which is there from now on."""
+        """The head's registry, which is created by the first call."""
         if self._registry is None:
             scheduler = self._config.scheduler
             registry = Registry(self._config.to_yaml(), host=scheduler.address, on_stop=self._end)
@@ -84,21 +84,21 @@ class Cluster(Processes):
         return await (await self._supervision()).ready(name)
 
     async def begin(self, name: str, count: int, policy: SupervisionPolicy) -> None:
-        """Start the processes, and wait for none of them."""
+        """Start the processes without waiting for them."""
         settings = self._config.scheduler.role(name)
         cards = self._config.engine.cards_each if name == "engine" else 0
         role = Role(name, role_command(name, self.registry.url), settings, count=count, cards=cards)
         await (await self._supervision()).begin(role, policy)
 
     def announce(self) -> None:
-        """Say in the run's folder that this process is its head, for as long as it is. Only where the folder is its."""
-        assert self._is_run, "what plays beside a run is not its head"
+        """Write to the run's folder that this process is its head; removed at the end. Only with `is_run`."""
+        assert self._is_run, "only the head of a run may announce itself"
         self._is_announced = True
         self._stack.callback(clear_status, self._config.folder)
         self._report(() if self._supervisor is None else self._supervisor.views())
 
     async def engine(self, tokenizer: Tokenizer, files: WeightFiles | None) -> Engine:
-        """The engine of the configuration's replicas, each of which is a process; one that is lost is replaced."""
+        """The engine with the configured replicas, each of which is a process; a lost one is replaced."""
         return await start_engine(self._config, self, tokenizer, files)
 
     def ranks(
@@ -117,23 +117,23 @@ class Cluster(Processes):
             await self._supervisor.stop(name)
 
     def on_close(self, close: Callable[[], None]) -> None:
-        """Have `close` called before the registry ends, which waits for what it still answers."""
+        """Call `close` before the registry ends, as that waits for pending requests."""
         self._stack.callback(close)
 
     def on_end(self, ask: Callable[[], None]) -> None:
-        """Have `ask` called when somebody asks for the end of the run, or something makes it. From any thread."""
+        """Call `ask`, from any thread, when the end of the run is requested, or a failure forces it."""
         self._on_end.append(ask)
         if self._is_end_asked:
             ask()
 
     def check(self) -> None:
-        """Raises what makes the end of the run, if something does."""
+        """Raises the error that ends the run, if there is one."""
         failure = None if self._supervisor is None else self._supervisor.failure
         if failure is not None:
             raise failure
 
     async def unless_lost(self, work: Coroutine[Any, Any, ResultT]) -> ResultT:
-        """What `work` returns. Raises what makes the end of the run as soon as something does."""
+        """What `work` returns. Raises the error that ends the run as soon as there is one."""
         if self._supervisor is None:
             return await work
         return await self._supervisor.unless_failed(work)
@@ -157,25 +157,25 @@ class Cluster(Processes):
         return self._supervisor
 
     def _end(self) -> None:
-        self._is_end_asked = True  # first: who comes to be notified meanwhile is notified, perhaps twice
+        self._is_end_asked = True  # set first, so that callbacks registered meanwhile are called, perhaps twice
         for ask in self._on_end:
             ask()
 
     def _logs(self) -> Path:
-        """The folder of what the processes print."""
+        """The folder of the processes' logs."""
         if self._is_run:
             return self._config.folder
         folder = Path(tempfile.mkdtemp(prefix="ludus-logs-"))
 
         def remove(kind: type[BaseException] | None, *_: object) -> None:
-            if kind is None:  # else the error names a log in it
+            if kind is None:  # after an error the folder is kept, as the message names a log in it
                 shutil.rmtree(folder, ignore_errors=True)
 
         self._stack.push(remove)
         return folder
 
     def _report(self, roles: Sequence[RoleView]) -> None:
-        # While it starts, the folder may still be that of another run of the same name.
+        # During the start, the folder may still belong to another run of the same name.
         if not self._is_run or not (self._is_announced or is_free(self._config.folder)):
             return
         write_status(self._config.folder, RunStatus(head_view(self._config, self._started_at, self._registry), roles))
@@ -183,10 +183,10 @@ class Cluster(Processes):
 
 @asynccontextmanager
 async def open_cluster(config: Config, *, is_run: bool = True) -> AsyncIterator[Cluster]:
-    """The run's other processes, none yet; those that were started end with the block.
+    """The cluster of the run, without any process yet; started processes end with the block.
 
-    is_run: the run's folder is this process's own. False: a run of this name may be going on, and its folder is left
-    as it is.
+    is_run: whether this process owns the run's folder. False: a run of this name may be in progress, and its folder is
+    not changed.
     """
     if isinstance(config.scheduler, RayScheduler) and not _places(config):
         logger.warning(
@@ -198,12 +198,12 @@ async def open_cluster(config: Config, *, is_run: bool = True) -> AsyncIterator[
 
 
 def _places(config: Config) -> bool:
-    """The run has processes beside the head."""
+    """Whether the run has processes besides the head."""
     return config.engine.num_started > 0 or config.trainer.ranks > 1 or config.rollout.num_workers > 0
 
 
 def head_view(config: Config, started_at: float, registry: Registry | None = None) -> HeadView:
-    """This process, for the status of the run."""
+    """This process's entry in the status of the run."""
     process = (os.getpid(), socket.gethostname(), config.scheduler.type)
     job = os.environ.get("SLURM_JOB_ID") or os.environ.get("RAY_JOB_ID")
     url, key = ("", "") if registry is None else (registry.url, registry.key)
@@ -221,10 +221,10 @@ def _launcher(config: Config, folder: Path) -> Launcher:
 
 
 def _head_card(config: Config) -> str | None:
-    """The card that this process computes on, as CUDA_VISIBLE_DEVICES names it. None: on none."""
+    """The card that this process computes on, as in CUDA_VISIBLE_DEVICES. None: it uses none."""
     try:
         from ludus.models.device import choose_device
-    except ModuleNotFoundError:  # without torch on none
+    except ModuleNotFoundError:  # without torch it uses no card
         return None
     device, cards = choose_device(config.model.device), find_cards()
     return cards[device.index or 0].name if device.type == "cuda" and cards else None

@@ -1,7 +1,8 @@
-"""Roles as processes of this machine.
+"""Starts roles as processes of this machine.
 
 Knows: processes, their groups, log files, devices by number.  Knows not: what the processes do.
-Invariant: on Linux a process whose head was killed is told to end at once; elsewhere it misses the head's answers.
+Invariant: when the head is killed, its processes get SIGTERM at once on Linux; elsewhere they end when the head no
+longer answers their heartbeats.
 """
 
 from __future__ import annotations
@@ -21,21 +22,21 @@ from ludus.processes.cards import VISIBLE, find_cards
 from ludus.processes.end_with_parent import end_with_parent
 from ludus.processes.ended import exit_code, kill_group
 
-# How often the end of a group that was asked to end is looked for.
+# How often to check whether a group that was asked to end has ended.
 _POLL_S = 0.05
-# The kernel ends a killed process in milliseconds, and the machine's first process then takes note of its end; some
-# first processes of containers never do, and for these nobody waits longer.
+# A killed process ends within milliseconds, and is then reaped by the machine's init process; in some containers that
+# never happens, so do not wait longer for it.
 _KILLED_S = 0.002
 _REAP_S = 1.0
 
 
 class LocalProcess(RoleProcess):
-    """One process, the leader of a group and session of its own."""
+    """A process that leads its own group and session."""
 
     def __init__(self, argv: list[str], env: Mapping[str, str], log: Path) -> None:
         super().__init__(log)
         self._lock = threading.Lock()
-        """Held while the group is signalled or waited for: its number is not another's then."""
+        """Held while the group is signalled or reaped, so that a signal never reaches another process of that pid."""
         with log.open("ab") as file:
             self._popen = subprocess.Popen(
                 end_with_parent(tuple(argv)),
@@ -69,7 +70,7 @@ class LocalProcess(RoleProcess):
                 self._end_group()
 
     def _end_group(self) -> None:
-        """Kills what runs of the group, such as a server that the process left behind, and waits for its end."""
+        """Kill the rest of the group, such as a server that the process left behind, and wait for its end."""
         pid = self._popen.pid
         kill_group(pid)
         self._popen.wait()
@@ -81,13 +82,13 @@ class LocalProcess(RoleProcess):
 
 
 class LocalLauncher(Launcher):
-    """Starts processes beside this one."""
+    """Starts processes on this machine."""
 
     def __init__(self, folder: Path, *, head_card: str | None = None) -> None:
-        """head_card: the one that this process computes on, as CUDA_VISIBLE_DEVICES would name it. None: on none."""
+        """head_card: the card that this process computes on, as in CUDA_VISIBLE_DEVICES. None: it uses none."""
         super().__init__(folder)
         self._lock = threading.Lock()
-        """Held while devices are given out."""
+        """Held while devices are assigned."""
         self._head_card = head_card
         self._devices = [card.name for card in find_cards()]
         self._held: dict[tuple[str, int], list[str]] = {}
@@ -98,9 +99,9 @@ class LocalLauncher(Launcher):
         return LocalProcess(role.argv(index), {**os.environ, **devices, **env}, log)
 
     def _device_env(self, role: Role, index: int) -> dict[str, str]:
-        """The devices that the process sees: its own, and the same ones if it is started again."""
+        """Variables that select the process's devices, which are the same if it is restarted."""
         wanted = role.settings.gpus
-        # from the last one down, because the head takes the first unless it is told another
+        # from the last one down, because by default the head uses the first
         others = [device for device in reversed(self._devices) if device != self._head_card]
         if not wanted:
             return self._shared(role, index, others)
@@ -123,7 +124,8 @@ class LocalLauncher(Launcher):
         return {VISIBLE: ",".join(self._held[role.name, index])}
 
     def _shared(self, role: Role, index: int, others: list[str]) -> dict[str, str]:
-        """Cards of a process that has none reserved: in turn, so that not all of them take the first one."""
+        """Variables that select cards for a process without a reservation: in turn, so that not all use the first
+        one."""
         if not role.cards or len(others) < role.cards:
             return {}
         chosen = [others[(index * role.cards + number) % len(others)] for number in range(role.cards)]

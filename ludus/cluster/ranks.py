@@ -1,7 +1,7 @@
-"""The ranks of a trainer: rank 0 in the run's head, the others as processes of the run.
+"""Starts the ranks of a trainer: rank 0 is the run's head, the others are processes of the run.
 
 Knows: which part of the configuration a rank needs, how rank 0 finds the others.  Knows not: what ranks compute.
-Invariant: when the block of `open_ranks` ends, no rank but this process is left.
+Invariant: when the block of `open_ranks` ends, the other ranks have ended.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from ludus.trainer.step import ModelTrainer
 
 ROLE = "trainer"
-# After a connection broke, as long as it takes until the launcher tells of the process that ended.
+# How long to wait, after a connection broke, for the launcher to report a process that ended.
 _VERDICT_S = 3.0
 
 
@@ -40,7 +40,7 @@ async def open_ranks(
     """The trainer of `config.trainer.ranks` processes, until the block ends.
 
     sampling: a whole model in this process that samples. None: there is none.
-    Raises UserError or BackendError, with the last lines of the process, if a rank does not come, or is lost.
+    Raises UserError or BackendError, with the last lines of the process, if a rank does not start, or is lost.
     """
     from ludus.models.device import choose_device
     from ludus.trainer.group import TorchRanks, open_rendezvous
@@ -50,18 +50,18 @@ async def open_ranks(
     if device.type == "cuda" and not config.scheduler.trainer.gpus:
         raise ConfigError("the ranks of a trainer need a card each: set scheduler.trainer.gpus=1, or model.device=cpu")
     rendezvous, store = open_rendezvous(config.scheduler.address)
-    # A rank that was lost has lost its rows of the weights: the run ends and goes on from its checkpoint.
+    # A lost rank is not restarted, as its shard of the weights is lost: the run ends, and resumes from its checkpoint.
     await cluster.start(ROLE, size - 1, SupervisionPolicy(asdict(rendezvous), max_restarts=0))
     trainer = None
     try:
-        with TrainerThread("ranks") as work:  # torch waits for a rank that is lost now, and nobody waits for torch
+        with TrainerThread("ranks") as work:  # torch may block on a lost rank, so it runs on a thread of its own
             meeting = work.run(TorchRanks.lead, store, size, device, check=cluster.check)
             ranks = await cluster.unless_lost(meeting)
             own = await work.run(_own_trainer, config, tokenizer, ranks)
         trainer = ShardedTrainer(own, ranks, sampling=sampling)
         yield trainer
     except BackendError:
-        await cluster.unless_lost(asyncio.sleep(_VERDICT_S))  # says more, if it was another process
+        await cluster.unless_lost(asyncio.sleep(_VERDICT_S))  # raises a better error if another process ended
         raise
     finally:
         if trainer is not None:
@@ -70,7 +70,7 @@ async def open_ranks(
 
 
 def follow(role_client: RoleClient, config: Config, role_spec: RoleSpec, _until: object) -> None:
-    """Be one of the other ranks until rank 0 ends it, or anybody does: its state is on disk or nowhere."""
+    """Run one of the other ranks until rank 0, or a signal, ends it. Nothing is saved at that point."""
     from ludus.models.device import choose_device
     from ludus.trainer.group import Rendezvous, TorchRanks
     from ludus.trainer.sharded import follow_commands
@@ -84,7 +84,7 @@ def follow(role_client: RoleClient, config: Config, role_spec: RoleSpec, _until:
 
 
 def _own_trainer(config: Config, tokenizer: Tokenizer, ranks: TorchRanks) -> ModelTrainer:
-    """Of this process's rows. It shares no weights with an engine, and so no lease."""
+    """The trainer of this process's shard. It shares no weights with an engine, and so needs no lease."""
     from ludus.models.load import load_model
     from ludus.models.shards import shard_model
     from ludus.trainer.critic import CriticModel, load_critic

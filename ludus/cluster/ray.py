@@ -1,9 +1,9 @@
-"""Roles as actors of a Ray cluster, each on the resources of a placement group.
+"""Starts roles as actors of a Ray cluster, each on the resources of a placement group.
 
 Knows: Ray's placement groups, actors, runtime environments.  Knows not: what the processes do.
-Rules: an actor runs the command of its role as a child, so that a role is the same process everywhere; what it prints
-is fetched into the run's folder. The bundles of a role are reserved together, and one whose node is lost moves to
-another; Ludus itself starts again what was lost.
+Rules: an actor runs the command of its role as a child process, so that a role is the same process under every
+launcher; its output is copied to the run's folder. The bundles of a role are reserved together, and Ray moves a bundle
+whose node is lost to another node; lost processes are restarted by Ludus itself.
 """
 
 from __future__ import annotations
@@ -26,19 +26,19 @@ from ludus.processes.placement import RaySettings, RoleSettings
 
 INSTALL_HINT = "pip install 'ludus[ray]'"
 _CHUNK_BYTES = 1 << 20
-_STOP_S = 5.0  # beyond the grace of the process: for the way to its node
-# Ray declares a node dead after some 25 s without a word of it.
+_STOP_S = 5.0  # in addition to the grace of the process, for the calls to its node
+# Ray declares a node dead after about 25 s of silence.
 _NODE_DEATH_S = 60.0
-# A free card is given out at once; an actor that waits so long waits for one that somebody else holds.
+# A free card is assigned at once; an actor that waits this long waits for a card that is in use.
 _CARD_S = 20.0
-_LOST = -9  # the actor is gone, and with it the process
+_LOST = -9  # exit status if the actor, and with it the process, was lost
 
 
 class CardHolder:
-    """An actor that holds a card."""
+    """An actor that reserves a card."""
 
     def cards(self) -> list[str]:
-        """As CUDA_VISIBLE_DEVICES would name them."""
+        """Its cards, as in CUDA_VISIBLE_DEVICES."""
         return [str(each) for each in importlib.import_module("ray").get_gpu_ids()]
 
 
@@ -46,23 +46,23 @@ class RoleHost:
     """An actor: the process of one role, on whatever node it was placed."""
 
     def __init__(self, argv: list[str], env: Mapping[str, str], folder: str) -> None:
-        """folder: where the head works; the process does too if it is there."""
+        """folder: the head's working directory, also used by the process if it exists on the node."""
         own = Path(tempfile.mkdtemp(prefix="ludus-role-"))
         if Path(folder).is_dir():
             os.chdir(folder)
-        # Python is the actor's own, as its runtime environment has it.
+        # Uses the actor's own Python, which its runtime environment determines.
         self._process = LocalProcess([sys.executable, *argv[1:]], {**os.environ, **env}, own / "log")
-        # Both ends are open: nothing stays behind, however the actor ends.
+        # The log is already open for reading and writing, so its folder can be removed now: nothing is left behind.
         self._printed = self._process.log.open("rb")
         shutil.rmtree(own)
 
     def where(self) -> tuple[str, str]:
-        """What to call the process, and Ray's name for the node."""
+        """A name for the process, and Ray's id of its node."""
         node: str = importlib.import_module("ray").get_runtime_context().get_node_id()
         return f"{self._process.id} on {os.uname().nodename}", node
 
     def poll(self, offset: int) -> tuple[int | None, bytes]:
-        """The exit status, if it has one, and what was printed from `offset` on."""
+        """The exit status (None: it is running), and the output from `offset` on."""
         status = self._process.poll()
         self._printed.seek(offset)
         return status, self._printed.read(_CHUNK_BYTES)
@@ -72,12 +72,13 @@ class RoleHost:
 
 
 class RayRoleProcess(RoleProcess):
-    """One actor as the head sees it."""
+    """The head's side of an actor."""
 
     def __init__(self, ray: Any, make: Callable[[], Any], log: Path, *, lost_node: str | None = None) -> None:
-        """make: the actor.  lost_node: the node on which the one before was lost. None: there was none.
+        """make: makes the actor.  lost_node: the node on which its predecessor was lost. None: there was none.
 
-        An actor that is made before Ray knows of a node's death may wait for that node for ever; this one waits.
+        An actor made before Ray has noticed the node's death may be scheduled there, and wait for ever; so this waits
+        until Ray has.
         """
         super().__init__(log)
         self._ray = ray
@@ -86,15 +87,15 @@ class RayRoleProcess(RoleProcess):
         self._lost_node = lost_node
         self._patient_until = time.monotonic() + _NODE_DEATH_S
         self._actor: Any = None
-        """None: it was not made yet."""
+        """None: not made yet."""
         self._offset = 0
         self._status: int | None = None
         self._polling: Any = None
         self._telling: Any = None
         self._where: tuple[str, str] | None = None
-        """What it is called, and its node. None: it waits for a node."""
+        """Its name and its node. None: it waits for a node."""
         self.lost_on: str | None = None
-        """The node whose loss took it along, perhaps. None: it ended in another way."""
+        """The node with which it was probably lost. None: it ended in another way."""
 
     @property
     def id(self) -> str:
@@ -116,13 +117,13 @@ class RayRoleProcess(RoleProcess):
                     while self._ray.wait([self._polling], timeout=_STOP_S)[0] and self._take():
                         pass
                 except self._ray.exceptions.RayError:
-                    self.lost_on = self._where[1]  # it does not answer: the actor is killed below
+                    self.lost_on = self._where[1]  # the actor does not answer, and is killed below
             self._status = _LOST if self._status is None else self._status
             if self._actor is not None:
                 self._ray.kill(self._actor)
 
     def _is_made(self) -> bool:
-        """The actor was made, now if nothing speaks against it."""
+        """Whether the actor was made; makes it if that is possible now."""
         if self._actor is None:
             is_up = any(each["NodeID"] == self._lost_node and each["Alive"] for each in self._ray.nodes())
             if is_up and time.monotonic() <= self._patient_until:
@@ -132,7 +133,7 @@ class RayRoleProcess(RoleProcess):
         return True
 
     def _take(self) -> bool:
-        """Keep what the last poll brought, and poll again. False: there is nothing to wait for at the moment."""
+        """Process the result of the last poll, and start the next. False: there is no result at the moment."""
         try:
             if self._where is None:
                 self._where = self._ray.get(self._telling)
@@ -156,10 +157,10 @@ class RayRoleProcess(RoleProcess):
 
 
 class RayLauncher(Launcher):
-    """Places roles in the cluster that `address` names."""
+    """Starts roles in a Ray cluster."""
 
     def __init__(self, folder: Path, settings: RaySettings, *, head_card: str | None = None) -> None:
-        """head_card: the one that this process computes on, as CUDA_VISIBLE_DEVICES would name it. None: on none.
+        """head_card: the card that this process computes on, as in CUDA_VISIBLE_DEVICES. None: it uses none.
 
         Raises UserError if Ray is not installed, or there is no cluster.
         """
@@ -173,8 +174,8 @@ class RayLauncher(Launcher):
         self._groups: dict[str, Any] = {}
         self._head_card = head_card
         self._holder: Any = None
-        """An actor that does nothing but hold the head's card: the head itself is none. None: nothing is held yet, or
-        there is nothing to hold."""
+        """An actor that only reserves the head's card, because the head is no actor itself. None: it was not made yet,
+        or is not needed."""
         self._is_ours = not self._ray.is_initialized()
         if self._is_ours:
             try:
@@ -212,7 +213,7 @@ class RayLauncher(Launcher):
         )
 
     def close(self) -> None:
-        """Closing twice is allowed: whatever is asked of Ray after its end connects to a cluster again."""
+        """Closing twice is allowed. After it, no call to Ray may follow, as that would connect to a cluster again."""
         super().close()
         self._started.clear()
         reserved, self._groups = self._groups, {}
@@ -227,9 +228,9 @@ class RayLauncher(Launcher):
             self._ray.shutdown()
 
     def _hold_card(self, name: str) -> Any:
-        """An actor on this node that has the card `name`, so that no role gets it. None: Ray does not give it out.
+        """An actor on this node that reserves the card `name`, so that no role gets it. None: Ray does not assign it.
 
-        Which card an actor gets is Ray's choice: they are taken one after the other until it is that one.
+        Ray chooses the card of an actor, so actors are made one after the other until one has this card.
         """
         node = self._ray.get_runtime_context().get_node_id()
         here = importlib.import_module("ray.util.scheduling_strategies").NodeAffinitySchedulingStrategy(
@@ -245,7 +246,7 @@ class RayLauncher(Launcher):
             actor = host.remote()
             try:
                 cards = self._ray.get(actor.cards.remote(), timeout=_CARD_S)
-            except self._ray.exceptions.RayError:  # the others are in use
+            except self._ray.exceptions.RayError:  # the remaining cards are in use
                 self._ray.kill(actor)
                 break
             found = actor if name in cards else None
@@ -264,14 +265,14 @@ class RayLauncher(Launcher):
                 f"scheduler.{role.name} asks for {bundle}, which no node of the Ray cluster has: {held}; ask for less"
             )
         groups = importlib.import_module("ray.util.placement_group")
-        # Ranks talk to each other all the time, everybody else to the head alone.
+        # Ranks communicate with each other all the time, other roles only with the head.
         strategy = "PACK" if role.name == "trainer" else "SPREAD"
         self._groups[role.name] = groups.placement_group([dict(bundle) for _ in range(role.count)], strategy=strategy)
         return self._groups[role.name]
 
 
 def _bundle(resources: RoleSettings) -> dict[str, float]:
-    """Resources in Ray's words."""
+    """The resources as Ray names them."""
     bundle = {"CPU": resources.num_cpus}
     if resources.gpus:
         bundle["GPU"] = resources.gpus

@@ -1,16 +1,16 @@
-"""Where the processes of a run find its head, and the head finds them: names, addresses, signs of life.
+"""The head's registry of the run's processes: their names, addresses and heartbeats, over HTTP.
 
-Knows: roles by name and number, bearer keys, HTTP.  Knows not: launchers, what the roles do.
-Invariants: everything needs a key. That of a start of a process opens its own task, its own signs of life and the
-service of its role; the run's own opens the list and the end. Of each process only its latest start is listened to, so
-that one that was given up and comes back is told to end (401, its key is nobody's).
+Knows: roles by name and index, bearer keys, HTTP.  Knows not: launchers, what the roles do.
+Invariants: every request needs a key. The key of one start of a process gives access to its own task, its heartbeat and
+the service of its role; the run's key gives access to the list and to /stop. Only the latest start of a process is
+accepted: an earlier one that was given up and reconnects gets 401, as its key is no longer valid, and ends.
 
     GET  /config?role=engine&index=0      the run's configuration, and the task of this process
-    POST /roles/{name}/{index}            {attempt, url, pid, host, info}: it is ready
-    PUT  /roles/{name}/{index}/beat       {attempt}: it lives
-    GET  /roles                           who is there
-    POST /stop                            the run saves and leaves, as after Ctrl-C
-         /serve/{service}/…               what other services answer here
+    POST /roles/{name}/{index}            {attempt, url, pid, host, info}: the process is ready
+    PUT  /roles/{name}/{index}/beat       {attempt}: heartbeat
+    GET  /roles                           all processes
+    POST /stop                            the run saves and ends, as after Ctrl-C
+         /serve/{service}/…               requests to other services of the head
 """
 
 from __future__ import annotations
@@ -40,12 +40,12 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 Name = tuple[str, int]
-"""A role and a number."""
+"""Role and index of a process."""
 Service = Callable[[Request, int], Awaitable[Response]]
-"""Answers a request of the process of this number."""
+"""Answers a request of the process with this index."""
 _OF_THE_RUN = ("/roles", "/stop")
 _SENDER = "ludus.sender"
-"""In the scope of a request: the process whose key it came with."""
+"""Key in a request's scope for the process that sent it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +57,7 @@ class Registered:
     attempt: int
     """How often it was started before."""
     url: str
-    """Where it answers; '' if it only asks."""
+    """Its address; '' if it takes no requests."""
     pid: int
     host: str
     info: Mapping[str, Any] = field(default_factory=dict)
@@ -82,7 +82,7 @@ class _RoleEntry:
     registered: Registered | None = None
     """None: it is not ready."""
     last_seen_at: float = 0.0
-    """By the registry's clock."""
+    """Time of the last heartbeat on the registry's clock."""
 
 
 class Registry:
@@ -91,7 +91,7 @@ class Registry:
     def __init__(self, config: str, *, host: str = "127.0.0.1", on_stop: Callable[[], None] = lambda: None) -> None:
         """config: the run's, as text.  host: an address of this machine that the processes reach."""
         self.key = new_key()
-        """Its holder may list the processes and end the run, and nothing else."""
+        """Gives access to the list of processes and to the end of the run only."""
         self.url = ""
         self._config = config
         self._host = host
@@ -119,9 +119,9 @@ class Registry:
         self._changed.notify()
 
     def expect(self, name: str, index: int, attempt: int, task: Mapping[str, Any]) -> str:
-        """The key of this start of the process, which is listened to from now on.
+        """Accept a new start of the process from now on; returns its key.
 
-        task: what it is given, with the configuration.
+        task: sent to the process with the configuration.
         """
         key = new_key()
         with self._lock:
@@ -129,7 +129,7 @@ class Registry:
         return key
 
     def forget(self, name: str, index: int) -> None:
-        """The process is answered with the end when it next sends something."""
+        """No longer accept the process; its next request is answered so that it ends."""
         with self._lock:
             self._entries.pop((name, index), None)
 
@@ -140,7 +140,7 @@ class Registry:
             return None if entry is None else entry.registered
 
     def silence_s(self, name: str, index: int) -> float:
-        """For how long nothing was received from a process that is ready; 0 if it is not. Sleep does not count."""
+        """Seconds since the last heartbeat of a ready process, without time asleep; 0 if it is not ready."""
         with self._lock:
             entry = self._entries.get((name, index))
             if entry is None or entry.registered is None:
@@ -161,13 +161,14 @@ class Registry:
             raise BackendError(f"{name}-{index} was not ready within {timeout_s} s") from None
 
     def serve(self, service: str, answer: Service) -> None:
-        """From now on `/serve/{service}/…` is answered so, on the registry's event loop, to the role of that name."""
+        """From now on let `answer` handle `/serve/{service}/…`, on the registry's event loop, for the role
+        `service`."""
         self._services[service] = answer
 
     # ---- over HTTP
 
     def _app(self) -> FastAPI:
-        # Not above: FastAPI takes half a second to load, and most runs have no other process.
+        # Imported here, because FastAPI takes half a second to load, and most runs have no other process.
         from ludus.http.api import application, guarded
 
         role, api = "/roles/{name}/{index}", guarded(self._check_key, read_model, most_bytes=MAX_BODY_BYTES)
@@ -220,7 +221,7 @@ class Registry:
         return Response(status_code=204)
 
     def _current(self, name: str, index: int, attempt: int) -> _RoleEntry:
-        """Raises AgentError 409 for another than the latest start of a process."""
+        """The process. Raises AgentError 409 if the request is not from its latest start."""
         entry = self._entries.get((name, index))
         if entry is None or entry.attempt != attempt:
             raise AgentError(f"{name}-{index} was given up, and another start has taken over; end", status=409)
@@ -237,7 +238,7 @@ class Registry:
 
 
 def _is_own(process: Name, request: Request) -> bool:
-    """The request concerns this process alone, or the service of its role."""
+    """Whether the request concerns only this process, or the service of its role."""
     (name, index), path = process, request.scope["path"]
     own = f"/roles/{name}/{index}"
     is_task = path == "/config" and request.query_params.multi_items() == [("role", name), ("index", str(index))]

@@ -1,4 +1,4 @@
-"""Replicas of an engine, each a process of the run.
+"""Starts the replicas of an engine, each as a process of the run.
 
 Knows: the cluster, how a server is reached.  Knows not: how it samples.
 """
@@ -24,15 +24,16 @@ if TYPE_CHECKING:
 
 
 async def start_engine(config: Config, cluster: Cluster, tokenizer: Tokenizer, files: WeightFiles | None) -> Engine:
-    """Engines in processes of the run; one that is lost is replaced, and has the newest weights before it samples."""
+    """An engine that routes to replicas in processes of the run. A lost one is replaced, and gets the newest weights
+    before it samples."""
     key = new_key()
-    server_command(config, ReplicaAddress("127.0.0.1", 1, key, config.seed, 0))  # what cannot be started is said here
+    server_command(config, ReplicaAddress("127.0.0.1", 1, key, config.seed, 0))  # raises early if it cannot be started
     router: asyncio.Future[RoutedEngine] = asyncio.get_running_loop().create_future()
     numbers: dict[int, int] = {}
-    """In the router, by index of the process."""
+    """Number in the router, by index of the process."""
 
     async def lost(_name: str, index: int) -> None:
-        if index in numbers:  # else it was lost again before it could be used
+        if index in numbers:  # otherwise it was lost again before it was used
             engine = await (await router).remove(numbers.pop(index))
             await engine.close()
 
@@ -43,7 +44,7 @@ async def start_engine(config: Config, cluster: Cluster, tokenizer: Tokenizer, f
     watch = SupervisionPolicy({KEY: key}, on_join=joined, on_lost=lost, max_restarts=restarts)
     found = await cluster.start("engine", config.engine.replicas, watch)
     engines = [await connect(config, each.url, tokenizer, key, files) for each in found]
-    # Calls wait as long as a replica that follows a lost one may take to start; the cluster ends the run otherwise.
+    # Calls wait for as long as a replacement of a lost replica may take to start; then the cluster ends the run.
     routed = RoutedEngine(engines, stop_ids=tokenizer.stop_ids, seed=config.seed, patience_s=watch.start_timeout_s)
     numbers.update({each.index: number for each, number in zip(found, sorted(routed.loads()), strict=True)})
     router.set_result(routed)

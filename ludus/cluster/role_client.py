@@ -1,8 +1,8 @@
-"""A role's process towards the head of its run: it learns its task, says where it answers, and shows that it lives.
+"""A role's connection to the head of its run: fetches its task, announces its address, and sends heartbeats.
 
 Knows: the head's registry.  Knows not: what the role does, who started it.
-Invariant: a process whose head is gone, or has given it up, ends with all that it started, also where its launcher
-could not reach it any more.
+Invariant: a process whose head is gone, or has given it up, ends with everything that it started, even if its launcher
+can no longer reach it.
 """
 
 from __future__ import annotations
@@ -27,19 +27,19 @@ from ludus.processes.address import address_towards
 
 logger = logging.getLogger(__name__)
 
-HEARTBEAT_S = 1.5  # the head gives a process up after five that did not come
+HEARTBEAT_S = 1.5  # the head gives a process up after five missed heartbeats
 TIMEOUT_S = 5.0
 MISSED_HEARTBEATS = 5
-"""So many in a row that reached nobody, and the head is gone. Counted, not timed: see `clock.py`."""
+"""After this many consecutive failed heartbeats the head counts as gone. Counted, not timed: see `clock.py`."""
 _GIVEN_UP = (httpx.codes.UNAUTHORIZED, httpx.codes.CONFLICT)
-"""The head says that this start of the process is nobody's any more. Whatever else it answers may pass: it is short of
-files or memory, or somebody else answers in its stead for a while."""
-_GRACE_S = 5.0  # for what the process started, such as a server that writes its last lines
+"""Statuses by which the head says that it no longer accepts this start of the process. Other errors may be temporary:
+the head may be short of files or memory, or a proxy may answer in its place."""
+_GRACE_S = 5.0  # for child processes, such as a server that writes its last lines
 
 
 @dataclass(frozen=True, slots=True)
 class RoleSpec:
-    """What a process is given."""
+    """Configuration and task of a process."""
 
     config: str
     """The run's configuration, as YAML."""
@@ -47,8 +47,8 @@ class RoleSpec:
 
 
 def end_process() -> None:
-    """Ends this process and what it started: politely, then at once."""
-    leads = os.getpgrp() == os.getpid()  # else the group is somebody else's
+    """End this process and what it started: by SIGTERM, then by SIGKILL."""
+    leads = os.getpgrp() == os.getpid()  # otherwise the group is not its own
     for number in (signal.SIGTERM, signal.SIGKILL):
         if leads:
             os.killpg(0, number)
@@ -58,7 +58,7 @@ def end_process() -> None:
 
 
 class RoleClient(AbstractContextManager["RoleClient"]):
-    """One process of a run, as itself."""
+    """The client of one process of a run."""
 
     def __init__(self, head_url: str, key: str, name: str, index: int, *, attempt: int = 0) -> None:
         """attempt: how often it was started before."""
@@ -69,17 +69,17 @@ class RoleClient(AbstractContextManager["RoleClient"]):
         self.attempt = attempt
         self._left = threading.Event()
         self._beating: threading.Thread | None = None
-        """None: it has not joined."""
+        """The thread that sends heartbeats. None: the process has not joined."""
         self._http = httpx.Client(
             base_url=head_url,
             headers={"authorization": f"Bearer {key}"},
             timeout=TIMEOUT_S,
-            trust_env=False,  # the head is reached without a proxy
+            trust_env=False,  # use no proxy for the head
         )
 
     @classmethod
     def of_environment(cls, head_url: str, name: str, index: int, environment: Mapping[str, str]) -> RoleClient:
-        """The process that a launcher started. Raises UserError if it was started by hand, without a key."""
+        """The client of a process started by a launcher. Raises UserError if the environment has no key."""
         key = environment.get(KEY_VARIABLE)
         if key is None:
             raise UserError(f"a role is started by a run, which puts its key into {KEY_VARIABLE}; it is not set")
@@ -90,12 +90,12 @@ class RoleClient(AbstractContextManager["RoleClient"]):
 
     @property
     def address(self) -> str:
-        """Of this machine, where the head reaches it: the one from which the head is reached."""
+        """This machine's address for the head: the local address of the route to it."""
         head = urlsplit(self.head_url)
         return address_towards(head.hostname or "127.0.0.1", head.port or 80)
 
     def role_spec(self) -> RoleSpec:
-        """What the head has to say. Raises BackendError if it cannot be reached, UserError if it knows no such role."""
+        """Fetch the task. Raises BackendError if the head cannot be reached, UserError if it refuses."""
         response = self._insist("GET", "/config", params={"role": self.name, "index": self.index})
         if response.is_error:
             raise UserError(f"the head at {self.head_url} refused {self.name}-{self.index}: {response.text[:300]}")
@@ -105,10 +105,10 @@ class RoleClient(AbstractContextManager["RoleClient"]):
     def join(
         self, url: str = "", info: Mapping[str, Any] | None = None, *, on_head_lost: Callable[[], None] = end_process
     ) -> None:
-        """Say that this process is ready, and show from now on that it lives, on a thread of its own.
+        """Report that this process is ready, and from now on send heartbeats on a separate thread.
 
-        url: where it answers; '' if it only asks.  on_head_lost: called on that thread.
-        Raises BackendError if the head cannot be reached, or has another start of this process.
+        url: its address; '' if it takes no requests.  on_head_lost: called on that thread.
+        Raises BackendError if the head cannot be reached, or a later start of this process has taken over.
         """
         process = {"attempt": self.attempt, "pid": os.getpid(), "host": socket.gethostname()}
         body = {**process, "url": url, "info": dict(info or {})}
@@ -121,7 +121,7 @@ class RoleClient(AbstractContextManager["RoleClient"]):
         self._beating.start()
 
     def leave(self) -> None:
-        """Show no more that this process lives. Leaving twice is allowed."""
+        """Stop sending heartbeats. Leaving twice is allowed."""
         self._left.set()
         if self._beating is not None and self._beating is not threading.current_thread():
             self._beating.join()
@@ -146,7 +146,7 @@ class RoleClient(AbstractContextManager["RoleClient"]):
                 return
 
     def _insist(self, method: str, path: str, **options: Any) -> httpx.Response:
-        """As `_ask`, again and again for as long as a heartbeat would: a process is not lost by one answer that was."""
+        """As `_ask`, repeated as often as heartbeats may fail, so that one lost answer does not end the process."""
         for _ in range(MISSED_HEARTBEATS - 1):
             with suppress(BackendError):
                 response = self._ask(method, path, **options)
@@ -156,7 +156,7 @@ class RoleClient(AbstractContextManager["RoleClient"]):
         return self._ask(method, path, **options)
 
     def _ask(self, method: str, path: str, **options: Any) -> httpx.Response:
-        """Raises BackendError if the head cannot be reached."""
+        """Send a request. Raises BackendError if the head cannot be reached."""
         try:
             return self._http.request(method, path, **options)
         except httpx.HTTPError as error:

@@ -1,6 +1,6 @@
-"""What the processes beside the head do, each in its own process: `ludus role NAME`.
+"""Runs a role of a run in this process, for `ludus role NAME`.
 
-Knows: which role runs what, and with which part of the configuration.  Knows not: who started the process.
+Knows: what each role runs, and with which part of the configuration.  Knows not: what started the process.
 """
 
 from __future__ import annotations
@@ -32,11 +32,11 @@ Until = Callable[[], Coroutine[Any, Any, object]]
 
 
 def run_role(role_client: RoleClient, until: Until, config_class: type[Config]) -> None:
-    """Be a process of the run until it is told to end. config_class: what reads the run's configuration.
+    """Run a process of the run until it is told to end. config_class: reads the run's configuration.
 
-    Raises UserError for a role that there is not.
+    Raises UserError for an unknown role.
     """
-    forget(KEY_VARIABLE)  # what it starts, and what looks at it, has keys of its own
+    forget(KEY_VARIABLE)  # hides the key from child processes, and from others that read this environment
     runner = ROLES.get(role_client.name)
     if runner is None:
         raise UserError(f"there is no role {role_client.name!r}; there are {', '.join(sorted(ROLES))}")

@@ -1,6 +1,6 @@
-"""One engine of ours as a server: the model loaded, its engine, and the socket before it.
+"""Serves one engine of this process over HTTP: loads the model, starts the engine, opens the socket.
 
-Knows: how these are put together.  Knows not: who asks, who trains.
+Knows: how these are put together.  Knows not: clients, training.
 """
 
 from __future__ import annotations
@@ -31,13 +31,13 @@ from ludus.text.tokenizer import Tokenizer
 
 @dataclass(frozen=True, slots=True)
 class ServedEngine:
-    """An engine that takes requests."""
+    """A running engine server."""
 
     url: str
     key_file: Path | None
-    """With the key that was made. None: it was given."""
+    """The file with the generated key. None: a key was given."""
     wait_ended: Callable[[], Coroutine[Any, Any, None]]
-    """Raises BackendError once it can serve nothing any more."""
+    """Waits, and raises BackendError when the engine has failed."""
 
 
 def check_address(address: ListenAddress) -> None:
@@ -49,14 +49,14 @@ def check_address(address: ListenAddress) -> None:
 async def serving_engine(
     config: Config, address: ListenAddress, *, scratch: Path | None = None
 ) -> AsyncIterator[ServedEngine]:
-    """The engine of this process, which takes requests until the block ends.
+    """Serve an engine of this process until the block ends.
 
-    address: without a key one is made, which programs of this user find on this machine.
-    scratch: where weights lie on their way in. None: the system's folder for such files.
-    Raises UserError where the model cannot be loaded, or the port is taken.
+    address: if it has no key, one is generated, and stored where this user's programs on this machine find it.
+    scratch: folder for weights that are being received. None: the system's folder for temporary files.
+    Raises UserError if the model cannot be loaded, or the port is taken.
     """
     check_address(address)
-    forget(KEY_VARIABLE)  # agents on this machine may look at the environments of their user's processes
+    forget(KEY_VARIABLE)  # agents on this machine can read the environments of the user's processes
     config = planned(config, trains=False)
     if not isinstance(config.engine, LocalSettings) or config.engine.replicas > 1:
         raise UserError(

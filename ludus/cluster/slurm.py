@@ -1,8 +1,9 @@
-"""Roles as steps of a Slurm job, and the job itself where there is none yet.
+"""Starts roles as steps of a Slurm job, and submits the job itself if there is none yet.
 
 Knows: sbatch, srun, scontrol, squeue, scancel.  Knows not: what the processes do.
-Rules: the batch script is the head, each process of a role one `srun` on its own share of the job. The job is made from
-`job.sbatch.jinja`, which is kept beside the run; a cluster that wants another job gets another template.
+Rules: the batch script runs the head; each process of a role is one `srun` on its own part of the job's resources. The
+script is made from `job.sbatch.jinja`, and stored beside the run; clusters with other requirements use another
+template.
 """
 
 from __future__ import annotations
@@ -28,16 +29,16 @@ from ludus.processes.placement import ResourceSettings, SlurmScheduler
 JOB_VARIABLE = "SLURM_JOB_ID"
 _TEMPLATE = Path(__file__).with_name("job.sbatch.jinja")
 _COMMAND_S = 60.0  # a busy controller answers within seconds
-# srun ends its step with the first INT that is followed by another within a second; TERM it passes on.
+# srun forwards TERM to its task; only two INT within a second end the step.
 _SCANCEL_S = 10.0
 _SIGNALLED = 128
 _JOB_FILE = "roles/job.id"
 _JOB_ID = re.compile(r"[0-9]+([_+][0-9]+)?")
-"""Also of an array's, or of a part of one."""
+"""Also matches job arrays and heterogeneous jobs."""
 
 
 class SlurmStep(LocalProcess):
-    """One `srun` of this job."""
+    """One `srun` in this job."""
 
     @property
     def id(self) -> str:
@@ -45,11 +46,11 @@ class SlurmStep(LocalProcess):
 
     def poll(self) -> int | None:
         status = super().poll()
-        # srun ends as its task did, with 128 + number for a signal.
+        # srun exits with its task's status, which is 128 + number for a signal.
         return status if status is None or status <= _SIGNALLED else _SIGNALLED - status
 
     def stop(self, grace_s: float) -> None:
-        """TERM, which srun passes on to its task; then srun is killed, and Slurm ends the step."""
+        """Send TERM, which srun forwards to its task; after `grace_s` srun is killed, and Slurm ends the step."""
         super().stop(max(grace_s, _SCANCEL_S))
 
 
@@ -57,7 +58,7 @@ class SlurmLauncher(Launcher):
     """Starts steps of the job that this process belongs to."""
 
     def __init__(self, folder: Path, *, head: ResourceSettings | None = None) -> None:
-        """head: what of the job is for this process, whose cards no step gets. None: none are.
+        """head: resources of the job for this process, whose cards no step gets. None: it has no cards.
 
         Raises UserError outside of a job.
         """
@@ -69,7 +70,7 @@ class SlurmLauncher(Launcher):
             )
         _need("srun")
         self._head_cards: SlurmStep | None = None
-        """A step that does nothing but hold them: the head itself is no step. None: there are none to be held."""
+        """A step that only reserves the head's cards, because the head is no step itself. None: it has no cards."""
         if head is not None and head.gpus:
             words = [*_holding_step(head), "sleep", "infinity"]
             self._head_cards = SlurmStep(words, self._inherited(), folder / "roles" / "head-cards.log")
@@ -83,7 +84,7 @@ class SlurmLauncher(Launcher):
             self._head_cards.stop(0)
 
     def _inherited(self) -> dict[str, str]:
-        """srun reads its options from the job's environment too, where those of the whole job stand."""
+        """This environment without SLURM's options of the whole job, which srun would apply to the step."""
         return {name: value for name, value in os.environ.items() if name not in _OF_THE_JOB}
 
 
@@ -91,8 +92,8 @@ _OF_THE_JOB = frozenset({"SLURM_CPUS_PER_TASK", "SLURM_TRES_PER_TASK", "SLURM_NT
 
 
 def _holding_step(head: ResourceSettings) -> list[str]:
-    """The arguments of a step that holds the head's cards on the head's node; the first step of a job gets its first
-    cards, which are those that the head sees first."""
+    """Arguments of the step that reserves the head's cards on its node. The first step of a job gets the first cards,
+    and those are the ones that the head uses."""
     words = ["srun", "--job-name=head-cards", "--nodes=1", "--ntasks=1", "--exact", "--cpus-per-task=1", "--mem=0"]
     return [
         *words,
@@ -102,7 +103,7 @@ def _holding_step(head: ResourceSettings) -> list[str]:
 
 
 def step_command(role: Role, index: int) -> list[str]:
-    """The arguments before the command of a process, which run it as one step with resources of its own."""
+    """The `srun` arguments that run a process's command as a step with its own resources."""
     resources = role.settings
     words = ["srun", f"--job-name={role.name}-{index}", "--nodes=1", "--ntasks=1", "--exact", "--unbuffered"]
     words += [
@@ -119,15 +120,15 @@ def step_command(role: Role, index: int) -> list[str]:
 
 @dataclass(frozen=True, slots=True)
 class SlurmJob:
-    """What is submitted."""
+    """A job to submit."""
 
     name: str
     run: Path
     """The run's folder."""
     command: Sequence[str]
-    """The head's."""
+    """The head's command."""
     roles: Sequence[tuple[ResourceSettings, int]]
-    """What each process takes, and how many there are; the head's own first."""
+    """Resources of one process, and number of processes, of each role; the head first."""
     settings: SlurmScheduler
 
     def script(self) -> str:
@@ -139,7 +140,7 @@ class SlurmJob:
         except OSError as error:
             raise UserError(f"cannot read scheduler.slurm.template={str(path)!r}: {error.strerror}") from None
         except jinja2.TemplateError as error:
-            raise UserError(f"{path} is no template of Jinja: {error}") from None
+            raise UserError(f"{path} is not a valid Jinja template: {error}") from None
         values = {
             "name": self.name,
             "nodes": slurm.nodes,
@@ -166,7 +167,7 @@ class SlurmJob:
 
 
 def submit(job: SlurmJob) -> str:
-    """The id of the job, once it is queued. Its script lies beside the run. Raises UserError if Slurm refuses it."""
+    """Submit the job; returns its id. Its script is stored beside the run. Raises UserError if Slurm refuses it."""
     script = job.run / "roles" / "job.sbatch"
     script.parent.mkdir(mode=OWNER_ALONE, parents=True, exist_ok=True)
     script.write_text(job.script(), encoding="utf-8")
@@ -176,36 +177,37 @@ def submit(job: SlurmJob) -> str:
 
 
 def job_of(run: Path) -> str | None:
-    """The job that a run was last submitted as. None: it never was. Raises UserError if its number is none."""
+    """Id of the job that a run was last submitted as. None: it never was. Raises UserError if the stored id is
+    invalid."""
     path = run / _JOB_FILE
     return _number(path.read_bytes().decode(errors="replace").strip(), path) if path.is_file() else None
 
 
 def job_state(job_id: str) -> str | None:
-    """What Slurm says of a job, such as PENDING or RUNNING. None: it is none of those that wait or run."""
+    """Slurm's state of a job, such as PENDING or RUNNING. None: the job is neither queued nor running."""
     return _run("squeue", "--noheader", "--format=%T", f"--jobs={job_id}", may_fail=True).strip() or None
 
 
 def interrupt_job(job_id: str, where: Path) -> None:
-    """Have the head of a job, which the run's status names, save and leave. Raises UserError if Slurm does not let us,
-    or it is no job's number."""
+    """Make the head of a job save and end. Raises UserError if Slurm refuses, or `job_id`, which comes from the run's
+    status, is no job id."""
     _run("scancel", "--signal=TERM", "--batch", _number(job_id, where))
 
 
 def cancel_job(job_id: str) -> None:
-    """Take a job that waits out of the queue. Raises UserError if Slurm does not let us."""
+    """Remove a queued job. Raises UserError if Slurm refuses."""
     _run("scancel", job_id)
 
 
 def _number(job_id: str, where: Path) -> str:
-    """The job's, as Slurm's programs are given it: a run of others must not hand them options."""
+    """The job id, checked: one from another user's run must not be passed to Slurm's programs as an option."""
     if not _JOB_ID.fullmatch(job_id):
         raise UserError(f"{where} is damaged: {job_id!r} is no number of a job; ask squeue, and end the job by scancel")
     return job_id
 
 
 def _run(*words: str, may_fail: bool = False) -> str:
-    """What a command of Slurm printed. Raises UserError if it was refused and may not be."""
+    """The output of a Slurm command. Raises UserError if it fails, unless `may_fail`."""
     _need(words[0])
     try:
         done = subprocess.run(words, capture_output=True, text=True, timeout=_COMMAND_S, check=False)

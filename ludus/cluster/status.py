@@ -1,7 +1,7 @@
-"""The status of a run's processes in its folder, for other terminals: `roles.json`.
+"""Stores the status of a run's processes in its folder, for other terminals: `roles.json`.
 
 Knows: one file.  Knows not: what the processes do, whether they live at this moment.
-Invariant: the file is whole at any moment, and readable by its owner alone: it holds the key of the run.
+Invariant: the file is replaced atomically, and readable only by its owner, as it holds the key of the run.
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ class RoleView:
     index: int
     state: State
     process: str
-    """What its launcher calls it."""
+    """The launcher's name for it."""
     host: str
-    """'' until it is ready, and so for `url`."""
+    """'' until it is ready, as is `url`."""
     url: str
     num_restarts: int
     log: str
@@ -42,16 +42,16 @@ class RoleView:
 
 @dataclass(frozen=True, slots=True)
 class HeadView:
-    """The process of the loop."""
+    """The head of the run."""
 
     pid: Annotated[int, msgspec.Meta(gt=0)]
-    """Of one process: what is told to 0 or less, many hear."""
+    """Greater than 0, because a signal to 0 or a negative pid reaches many processes."""
     host: str
     scheduler: str
     job: str | None
-    """Of the scheduler. None: it has none."""
+    """Id of its job at the scheduler. None: it has none."""
     url: str
-    """The registry's. '': the run has no other processes."""
+    """Address of the registry. '': the run has no other processes."""
     key: str
     started_at: float
 
@@ -66,11 +66,11 @@ _decode = msgspec.json.Decoder(RunStatus).decode  # see ludus.runs.codec.Decoder
 
 
 class _DamagedError(UserError):
-    """The file is not what was written."""
+    """The file is damaged."""
 
 
 def write_status(folder: Path, run_status: RunStatus) -> None:
-    """Write the status into the run's folder, over the one before."""
+    """Replace the status in the run's folder."""
     folder.mkdir(parents=True, exist_ok=True)
     new = folder / f".{NAME}.new"
     descriptor = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
@@ -80,7 +80,7 @@ def write_status(folder: Path, run_status: RunStatus) -> None:
 
 
 def read_status(folder: Path) -> RunStatus | None:
-    """The status of the run. None: no process of it runs, or none ever did."""
+    """The status of the run. None: it has no running process."""
     try:
         content = (folder / NAME).read_bytes()
     except FileNotFoundError:
@@ -96,7 +96,7 @@ def read_status(folder: Path) -> RunStatus | None:
 
 
 def is_free(folder: Path) -> bool:
-    """The folder has no status, or this process's own, or one that is nobody's as it can no longer be read."""
+    """Whether the folder has no status, this process's own, or one that cannot be read."""
     try:
         run_status = read_status(folder)
     except _DamagedError:
@@ -105,6 +105,6 @@ def is_free(folder: Path) -> bool:
 
 
 def clear_status(folder: Path) -> None:
-    """The run has ended; none of its processes can be reached any more. The status of another process stays."""
+    """Remove the status when the run has ended, unless it is that of another head."""
     if is_free(folder):
         (folder / NAME).unlink(missing_ok=True)

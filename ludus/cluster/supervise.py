@@ -1,8 +1,8 @@
-"""The processes of a run, kept alive: started, watched, started again, and in the end stopped.
+"""Starts, watches, restarts and finally stops the processes of a run.
 
-Knows: launchers, the registry, how often what died is started again.  Knows not: what the roles do.
+Knows: launchers, the registry, how often processes are restarted.  Knows not: what the roles do.
 Invariants: a process that ended or fell silent is noticed within 10 s; what remains of it is ended before it is
-started again; what cannot be kept alive ends the run with its last lines in the message.
+restarted; a process that cannot be kept alive ends the run, with its last lines in the message.
 
     starting ──ready──▶ ready ──exit, silence──▶ lost ──restarts left──▶ starting
         └──exit──▶ the run ends                    └──none left──▶ the run ends
@@ -29,13 +29,13 @@ logger = logging.getLogger(__name__)
 ResultT = TypeVar("ResultT")
 
 POLL_S = 0.25
-SILENCE_S = 8.0  # five beats that did not come
-START_S = 900.0  # a large model is read from a network disk, and compiled
+SILENCE_S = 8.0  # five missed heartbeats
+START_S = 900.0  # enough to read a large model from a network disk and compile it
 GRACE_S = 10.0
 NUM_LAST_LINES = 20
-# What happened more than an hour ago is not held against a process: in a run of weeks every node fails once.
+# Only recent restarts count against the limit, because in a run of weeks every node may fail once.
 RESTARTS_WITHIN_S = 3600.0
-_EXIT_USER = 2  # as the command line says it: settings or files need a change
+_EXIT_USER = 2  # exit status of the command line for errors in settings or files
 
 OnJoin = Callable[[Registered], Coroutine[Any, Any, None]]
 OnLost = Callable[[str, int], Awaitable[None]]
@@ -44,15 +44,15 @@ OnChange = Callable[[Sequence[RoleView]], None]
 
 @dataclass(frozen=True, slots=True)
 class SupervisionPolicy:
-    """What is done about a role's processes, beside the registry's account of them."""
+    """The task of a role's processes, and how they are restarted."""
 
     task: Mapping[str, Any] = field(default_factory=dict)
-    """Told to each of them."""
+    """Sent to each process."""
     on_join: OnJoin | None = None
-    """Called whenever one of them is ready again after it was lost. None: nobody needs to know."""
+    """Called when a process is ready again after it was lost. None: nothing is called."""
     on_lost: OnLost | None = None
     max_restarts: int = 0
-    """Of one process, within `restarts_within_s`."""
+    """Limit on the restarts of each process within `restarts_within_s`."""
     restarts_within_s: float = RESTARTS_WITHIN_S
     start_timeout_s: float = START_S
 
@@ -64,22 +64,22 @@ class _SupervisedRole:
     policy: SupervisionPolicy
     process: RoleProcess
     started_at: float
-    """By the supervisor's clock."""
+    """Time on the supervisor's clock."""
     attempt: int = 0
     restarted_at: Sequence[float] = ()
-    """By the same clock; those that its policy still counts."""
+    """Times, on the same clock, of restarts that still count."""
     was_ready: bool = False
-    """Some start of it was."""
+    """Whether any start of it was ready."""
     state: State = "starting"
     registered: Registered | None = None
     changed_at: float = field(default_factory=time.time)
     joining: asyncio.Future[None] | None = None
-    """Of one that is back: it is being made use of. None: nothing is to be done for it."""
+    """The call of `on_join` for a restarted process. None: there is none."""
     replacing: asyncio.Task[None] | None = None
-    """Of one that was lost. None: it was not."""
+    """The task that replaces a lost process. None: it is not lost."""
 
     def failed_to_join(self) -> BackendError | None:
-        """Why one that is back cannot be used. None: it can, as far as is known. Raises what is not its own fault."""
+        """The error of `on_join` if it is the process's fault. None: no error so far. Raises other errors."""
         if self.joining is None or not self.joining.done():
             return None
         error = self.joining.exception()
@@ -134,7 +134,7 @@ class Supervisor:
 
     @property
     def failure(self) -> LudusError | None:
-        """What ends the run. None: nothing does."""
+        """The error that ends the run. None: there is none."""
         return self._failed.result() if self._failed.done() else None
 
     def views(self) -> Sequence[RoleView]:
@@ -142,7 +142,7 @@ class Supervisor:
         return [supervised.view() for _, supervised in sorted(self._roles.items())]
 
     async def failed(self) -> LudusError:
-        """What ends the run, once something does."""
+        """Wait for the error that ends the run."""
         return await asyncio.shield(self._failed)
 
     async def start(self, role: Role, policy: SupervisionPolicy) -> tuple[Registered, ...]:
@@ -154,7 +154,7 @@ class Supervisor:
         return await self.ready(role.name)
 
     async def begin(self, role: Role, policy: SupervisionPolicy) -> None:
-        """Start the role's processes, and wait for none of them."""
+        """Start the role's processes without waiting for them."""
         for index in range(role.count):
             await self._place(role, index, policy)
 
@@ -163,7 +163,7 @@ class Supervisor:
         return await self.unless_failed(self._all_joined(name))
 
     async def unless_failed(self, work: Coroutine[Any, Any, ResultT]) -> ResultT:
-        """What `work` returns. Raises what ends the run as soon as something does."""
+        """What `work` returns. Raises the error that ends the run as soon as there is one."""
 
         async def failing() -> ResultT:
             raise await self.failed()
@@ -191,7 +191,7 @@ class Supervisor:
         indices = sorted(index for role, index in self._roles if role == name)
         while True:
             await asyncio.gather(*(self._registry.wait(name, index) for index in indices))
-            # One that was ready first may have been lost, and started again, while the others were waited for.
+            # While waiting for the others, one that was ready may have been lost and restarted.
             found = (self._registry.find(name, index) for index in indices)
             ready = tuple(each for each in found if each is not None)
             if len(ready) == len(indices):
@@ -211,7 +211,7 @@ class Supervisor:
         starting = asyncio.ensure_future(asyncio.to_thread(self._launcher.start, role, index, env))
         try:
             process = await asyncio.shield(starting)
-        except asyncio.CancelledError:  # the thread goes on, and what it starts must not outlive the run
+        except asyncio.CancelledError:  # the thread continues, and the process that it starts must not outlive the run
             started = await starting
             await asyncio.to_thread(started.stop, 0)
             raise
@@ -236,11 +236,11 @@ class Supervisor:
                 statuses = await asyncio.to_thread(lambda polled: [each.process.poll() for each in polled], roles)
                 for supervised, status in zip(roles, statuses, strict=True):
                     self._check(supervised, status)
-        except Exception as error:  # the boundary of a task: whatever it was, the run is not watched any more
+        except Exception as error:  # the boundary of a task: after any error the run is no longer watched
             self._fail(error)
 
     def _fail(self, error: Exception) -> None:
-        """The run ends with the first error."""
+        """Record the error that ends the run; only the first one counts."""
         if not isinstance(error, LudusError):
             logger.exception("the processes of the run are not watched any more", exc_info=error)
             error = BackendError(f"the run's processes cannot be watched: {error}")
@@ -248,11 +248,11 @@ class Supervisor:
             self._failed.set_result(error)
 
     def _check(self, supervised: _SupervisedRole, status: int | None) -> None:
-        """Notice what became of one process. Raises what ends the run."""
+        """Check one process, and replace it if it was lost. Raises the error that ends the run."""
         if self._roles.get((supervised.role.name, supervised.index)) is not supervised:
             return  # it was stopped meanwhile
         if supervised.state == "starting":
-            self._check_for_start(supervised)  # first: it may have been ready, and ended
+            self._check_for_start(supervised)  # first, as it may have been ready before it ended
         most_s = supervised.policy.start_timeout_s
         if status is not None:
             how = f"exit status {status}" if status >= 0 else f"signal {-status}"
@@ -265,7 +265,7 @@ class Supervisor:
             what = f"was not heard of for {silence_s:.0f} s"
         else:
             return
-        # Each beside the others: a node takes all its processes along, and ending one may take its time.
+        # Concurrently, because a failing node loses all its processes, and ending one may take long.
         name = f"ludus-replace-{supervised.name}"
         supervised.replacing = asyncio.create_task(self._replace(supervised, what, status), name=name)
 
@@ -277,7 +277,7 @@ class Supervisor:
         supervised.set_state("ready")
         self._report()
         if is_back and supervised.policy.on_join is not None:
-            # Beside the watch: a new engine takes the weights first, and others may die meanwhile.
+            # In the background, because a new engine first loads the weights, and others may be lost meanwhile.
             supervised.joining = asyncio.ensure_future(supervised.policy.on_join(found))
 
     async def _replace(self, supervised: _SupervisedRole, what: str, status: int | None) -> None:
@@ -287,7 +287,7 @@ class Supervisor:
             self._fail(error)
 
     async def _lose(self, supervised: _SupervisedRole, what: str, status: int | None) -> None:
-        """Have another take its place. Raises what ends the run."""
+        """Restart a lost process. Raises the error that ends the run if no restarts are left."""
         was_ready, policy = supervised.state == "ready", supervised.policy
         supervised.set_state("lost")
         self._report()

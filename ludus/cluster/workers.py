@@ -1,4 +1,4 @@
-"""Rollout workers of a run: started for the agents that run in them.
+"""Starts the rollout workers of a run, for the agents that run in them.
 
 Knows: the cluster, agent adapters.  Knows not: how a worker runs them, or where it is.
 """
@@ -22,9 +22,9 @@ if TYPE_CHECKING:
 
 
 async def open_workers(config: Config, cluster: Cluster, agent_adapters: Sequence[AgentAdapter | None]) -> None:
-    """Workers for those of the agent adapters that run in them, until the cluster ends; none if there is no such one.
+    """Start workers, until the cluster ends, if any of the agents runs in them.
 
-    Raises UserError or BackendError if a worker cannot start, such as where an agent cannot be set up.
+    Raises UserError or BackendError if a worker cannot start, for instance because an agent cannot be set up.
     """
     remote, agent = [each for each in agent_adapters if isinstance(each, RemoteAgentAdapter)], config.rollout.agent
     if not remote or not isinstance(agent, SubprocSettings):

@@ -18,16 +18,16 @@ from ludus.kernels.library import ADDRESS, COUNT, FRACTION, SIZE, load_library
 
 @dataclass(frozen=True, slots=True)
 class AdamWStep:
-    """The numbers of one step."""
+    """Hyperparameters and state of one optimizer step."""
 
     lr: float
     betas: tuple[float, float]
     eps: float
     weight_decay: float
     num_steps: int
-    """With this one; at least 1."""
+    """Steps so far, this one included; at least 1."""
     seed: int
-    """Of the roundings, below 2^32."""
+    """Seed of the stochastic rounding, below 2^32."""
 
 
 class _Step(ctypes.Structure):
@@ -43,9 +43,9 @@ class NativeHalfStep:
         self._step = load_library(library, {"ludus_adamw": signature}).ludus_adamw
 
     def __call__(self, weight: Tensor, gradient: Tensor, first: Tensor, second: Tensor, step: AdamWStep) -> None:
-        assert all(each.is_contiguous() for each in (weight, gradient, first, second)), "numbers must lie side by side"
-        assert weight.dtype == gradient.dtype == torch.float32, "weights and gradients are fp32"
-        assert first.dtype == second.dtype == torch.bfloat16, "moments are bf16"
+        assert all(each.is_contiguous() for each in (weight, gradient, first, second)), "tensors must be contiguous"
+        assert weight.dtype == gradient.dtype == torch.float32, "weights and gradients must be fp32"
+        assert first.dtype == second.dtype == torch.bfloat16, "moments must be bf16"
         beta1, beta2 = step.betas
         corrections = (1 - beta1**step.num_steps, 1 - beta2**step.num_steps)
         how = _Step(step.lr, beta1, beta2, step.eps, step.weight_decay, *corrections, step.seed)

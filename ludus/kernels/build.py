@@ -1,9 +1,9 @@
 """Compiles a C++ source of this folder for this machine's processor, once per source, compiler and processor.
 
 Knows: compilers, the user's cache folder, CXX and CXXFLAGS.  Knows not: torch.
-Invariant: only what this user compiled, or the package brought along, is loaded; a cache that others can write to is
-refused.
-`python -m ludus.kernels.build` compiles all ahead of first use and says where the libraries are, or why they are not.
+Invariant: only libraries that this user compiled, or that came with the package, are loaded; a cache that other users
+can write to is refused.
+`python -m ludus.kernels.build` compiles all sources ahead of first use, and prints the libraries' paths or the errors.
 """
 
 from __future__ import annotations
@@ -34,14 +34,14 @@ logger = logging.getLogger(__name__)
 
 _FOLDER = Path(__file__).parent
 _COMPILERS = ("g++", "c++", "clang++")
-# No -ffast-math: it would make every thread of the process flush denormals as soon as the library is loaded.
+# No -ffast-math: loading such a library makes every thread of the process flush denormals.
 FLAGS = ("-O3", "-std=c++17", "-shared", "-fPIC", "-pthread", "-fno-math-errno", "-fno-trapping-math")
 OPENMP = "-fopenmp"
 POOL = "threads"
-"""The source of the threads that libraries compiled without OpenMP work on; it computes nothing itself."""
+"""Source of the thread pool for libraries compiled without OpenMP; it has no kernels."""
 _NATIVE = ("-march=native", "-mcpu=native")
-# Tried in turn: some compilers lack OpenMP's library (clang without libomp, Apple's), some a name for their own
-# processor. Without OpenMP threads are those of threads.cpp, and loops are still vectorised for this processor.
+# Tried in turn: some compilers lack OpenMP's library (clang without libomp, Apple's), some support no -march=native.
+# Without OpenMP the kernels use the threads of threads.cpp, and loops are still vectorised for this processor.
 _VARIANTS = (
     *((native, OPENMP) for native in _NATIVE),
     *((native, "-fopenmp-simd") for native in _NATIVE),
@@ -49,17 +49,17 @@ _VARIANTS = (
     ("-fopenmp-simd",),
     (),
 )
-# A compilation takes two seconds; far beyond that something hangs.
+# A compilation takes about two seconds; one that takes far longer hangs.
 _TIMEOUT_S = 120
 
 
 @dataclass(frozen=True, slots=True)
 class Compiler:
-    """A C++ compiler as it is called."""
+    """A C++ compiler, and how it is called."""
 
     command: tuple[str, ...]
     flags: tuple[str, ...] = ()
-    """The user's own, which come last and so decide."""
+    """The user's flags, which come last and so override ours."""
 
     def __str__(self) -> str:
         return " ".join(self.command)
@@ -71,9 +71,9 @@ class Build:
 
     compiler: str
     flags: tuple[str, ...]
-    """Of the variant that the compiler took, and the user's own."""
+    """Flags of the variant that the compiler accepted, and the user's."""
     is_shipped: bool = False
-    """It came with the package: nothing was compiled here."""
+    """Whether it came with the package, and was not compiled here."""
 
     @property
     def has_openmp(self) -> bool:
@@ -82,12 +82,12 @@ class Build:
 
     @property
     def is_native(self) -> bool:
-        """For this processor, or for the one that the user named."""
+        """Whether it was compiled for this very processor, or for one that the user named."""
         return any(flag.startswith(("-march=", "-mcpu=")) for flag in self.flags)
 
     @property
     def cost(self) -> str | None:
-        """What is slower than it could be, and what would help. None: nothing."""
+        """Why the library is slower than it could be, and what would help. None: it is not."""
         if self.is_shipped:
             return "our kernels came with the package, for any processor of their level; install g++ for quicker ones"
         if not self.has_openmp:
@@ -103,11 +103,11 @@ class Build:
 def build_library(name: str, cache: Path | None = None) -> Path:
     """Path of the library compiled from `name`.cpp; compiles it if it is not in the cache yet.
 
-    Where it cannot be compiled it is the one that the package brought along, with a warning.
+    If it cannot be compiled, this is the library that came with the package, and a warning says so.
 
-    cache: folder to keep it in. None: the user's.
-    Raises BackendError, if none was brought along, where there is no compiler, where it fails (the message is its own),
-    or where others than this user could have written what lies in the cache.
+    cache: folder in which it is stored. None: the user's cache.
+    Raises BackendError if none came with the package and there is no compiler, it fails (with its own message), or
+    other users can write to the cache.
     """
     try:
         return _compiled(name, cache)
@@ -135,24 +135,24 @@ def _compiled(name: str, cache: Path | None) -> Path:
     build = build_of(library)
     if build.cost is not None:
         _warn(build.cost)
-    if not build.has_openmp and name != POOL:  # ahead of use too; where it fails whoever loads the library is told why
+    if not build.has_openmp and name != POOL:  # compile the pool too; if that fails, loading the library says why
         obtain(lambda: _compiled(POOL, cache))
     return library
 
 
 def build_of(library: Path) -> Build:
-    """How a library that `build_library` gave was compiled."""
+    """How a library returned by `build_library` was compiled."""
     values = json.loads(record_of(library).read_text())
     return Build(values["compiler"], tuple(values["flags"]), values.get("is_shipped", False))
 
 
 def record_of(library: Path) -> Path:
-    """Where it says how a library was compiled."""
+    """Path of the file that records how a library was compiled."""
     return library.with_suffix(".json")
 
 
 def _check_own(path: Path) -> None:
-    """Raises BackendError if somebody else could have put there what we would load into this process."""
+    """Raises BackendError if another user could have written the file, which would be loaded into this process."""
     state = path.stat()
     if state.st_uid in (os.geteuid(), 0) and not state.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
         return
@@ -164,12 +164,12 @@ def _check_own(path: Path) -> None:
 
 @cache
 def _warn(cost: str) -> None:
-    """Once in a process, for all libraries."""
+    """Log a warning, once in a process for all libraries."""
     logger.warning("%s", cost)
 
 
 def obtain(make: Callable[[], T], unsupported_reason: str | None = None) -> T | str:
-    """What `make` gives, or why it cannot be had: `unsupported_reason`, or the failure to build or open its library."""
+    """What `make` returns, or why it cannot: `unsupported_reason`, or the error of building or opening its library."""
     if unsupported_reason is not None:
         return unsupported_reason
     try:
@@ -184,12 +184,12 @@ def source_path(name: str) -> Path:
 
 
 def source_names() -> list[str]:
-    """What computes: every C++ source of this folder but the threads', without its ending."""
+    """Names, without suffix, of the C++ sources with kernels: all in this folder except the thread pool."""
     return sorted(source.stem for source in _FOLDER.glob("*.cpp") if source.stem != POOL)
 
 
 def find_compiler() -> Compiler:
-    """What CXX and CXXFLAGS say, as for make; else the first C++ compiler on the path."""
+    """The compiler of CXX and CXXFLAGS, as for make; else the first C++ compiler on the path."""
     own = shlex.split(os.environ.get("CXX", ""))
     flags = tuple(shlex.split(os.environ.get("CXXFLAGS", "")))
     if own:
@@ -207,9 +207,9 @@ def find_compiler() -> Compiler:
 def compile_source(
     compiler: Compiler, source: Path, library: Path, variants: Sequence[tuple[str, ...]] = _VARIANTS
 ) -> None:
-    """Writes `library`, and beside it how it was made, with the first set of flags that `compiler` takes.
+    """Write `library`, and beside it a record of how it was made, with the first set of flags that `compiler` accepts.
 
-    It compiles beside the target, then renames: whoever compiles at the same time sees all of it or nothing.
+    Compiles to a temporary file, then renames it, so that concurrent processes see a complete library or none.
     """
     with tempfile.TemporaryDirectory(dir=library.parent) as scratch:
         built = Path(scratch) / library.name
@@ -238,7 +238,7 @@ def _key(compiler: Compiler, source: Path) -> str:
 
 @lru_cache
 def version_of(compiler: Compiler) -> str:
-    """What the compiler says of itself."""
+    """The compiler's output for --version."""
     done = subprocess.run(
         [*compiler.command, "--version"], capture_output=True, text=True, timeout=_TIMEOUT_S, check=False
     )
@@ -247,7 +247,7 @@ def version_of(compiler: Compiler) -> str:
 
 @lru_cache
 def _processor() -> str:
-    """What decides on the instructions that `-march=native` uses."""
+    """A description of the processor that determines the instructions used by `-march=native`."""
     facts = Path("/proc/cpuinfo")
     if not facts.exists():
         return f"{platform.machine()} {platform.processor()}"
@@ -257,7 +257,7 @@ def _processor() -> str:
 
 
 def main() -> None:
-    """Compile ahead of first use. A machine that cannot is served too, so this reports it and does not fail."""
+    """Compile ahead of first use. Failures are only reported, as Ludus also runs without compiled kernels."""
     for name in source_names():
         try:
             sys.stdout.write(f"native {name}: {build_library(name)}\n")

@@ -28,14 +28,14 @@ class _Choices(ctypes.Structure):
 
 @dataclass(frozen=True, slots=True)
 class Drawn:
-    """The token drawn from each row of logits, and how."""
+    """The token sampled from each row of logits, and the sampling parameters."""
 
     ids_C: Tensor
     """int64."""
     temperatures_C: Tensor
     """fp32."""
     softcap: float | None
-    """Of the logits, before temperatures. None: there is no cap."""
+    """Cap of the logits, applied before temperatures. None: no cap."""
 
     def __getitem__(self, rows: slice) -> Drawn:
         return Drawn(self.ids_C[rows], self.temperatures_C[rows], self.softcap)
@@ -43,13 +43,13 @@ class Drawn:
 
 @dataclass(frozen=True, slots=True)
 class Slopes:
-    """A loss's derivatives by what a softmax gave of each row, all fp32."""
+    """Derivatives of a loss with respect to the results of each row's softmax, all fp32."""
 
     log_norms_C: Tensor
-    """Logs of the normalisers, as they were given."""
+    """Logs of the normalisers, from the forward pass."""
     by_logprob_C: Tensor
     entropy_2C: Tensor | None = None
-    """The derivatives by the entropies, and the entropies. None: the loss does not depend on them."""
+    """Derivatives with respect to the entropies, and the entropies. None: the loss does not depend on them."""
 
     def __getitem__(self, rows: slice) -> Slopes:
         entropy_2C = None if self.entropy_2C is None else self.entropy_2C[:, rows]
@@ -85,8 +85,8 @@ class NativeSoftmax:
 
 def _described(logits_CV: Tensor, drawn: Drawn) -> tuple[_Logits, _Choices]:
     ids_C, temperatures_C = drawn.ids_C, drawn.temperatures_C
-    assert all(each.is_contiguous() for each in (logits_CV, ids_C, temperatures_C)), "rows must lie side by side"
-    assert ids_C.dtype == torch.int64 and temperatures_C.dtype == torch.float32, "targets are ids, the rest fp32"
+    assert all(each.is_contiguous() for each in (logits_CV, ids_C, temperatures_C)), "tensors must be contiguous"
+    assert ids_C.dtype == torch.int64 and temperatures_C.dtype == torch.float32, "ids are int64, temperatures fp32"
     num_rows, vocabulary = logits_CV.shape
     logits = _Logits(logits_CV.data_ptr(), num_rows, vocabulary, drawn.softcap or 0.0, DTYPES[logits_CV.dtype])
     return logits, _Choices(ids_C.data_ptr(), temperatures_C.data_ptr())

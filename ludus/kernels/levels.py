@@ -1,7 +1,7 @@
-"""Libraries that a wheel brings along for machines without a compiler, one for each level of instructions.
+"""Finds the precompiled libraries of a wheel, for machines without a compiler: one for each level of instructions.
 
-Knows: levels, what this processor understands.  Knows not: compilers, what a library computes.
-`make wheels` puts them there (ship.py); a checkout has none.
+Knows: levels, what this processor supports.  Knows not: compilers, what a library computes.
+`make wheels` adds them to a wheel (ship.py); a checkout has none.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ SHIPPED = Path(__file__).parent / "prebuilt"
 
 @dataclass(frozen=True, slots=True)
 class Level:
-    """What a compiler may take for granted of a processor."""
+    """A set of instructions that a compiler may assume."""
 
     name: str
     architecture: str
-    """As `platform.machine` calls it."""
+    """As returned by `platform.machine`."""
     march: str
     instructions: tuple[str, ...]
-    """Of `ludus.machine.INSTRUCTION_SETS`, those that tell a processor of this level from one below it."""
+    """Entries of `ludus.machine.INSTRUCTION_SETS` that a processor of this level has, and one below it lacks."""
 
 
 _V3 = ("avx2", "fma", "bmi2", "movbe")  # a virtual machine may hide any of them
@@ -41,9 +41,9 @@ LEVELS = (
 def shipped_library(
     name: str, instructions: Collection[str] | None = None, architecture: str = "", folder: Path = SHIPPED
 ) -> Path | None:
-    """That of the best level which this processor understands. None: nothing was shipped for it.
+    """The library of the best level that this processor supports. None: the package has none for it.
 
-    instructions, architecture: of the processor. None, empty: of this one.
+    instructions, architecture: of the processor. None, '': this one's.
     """
     known = Machine.look(seconds=0).instructions if instructions is None else instructions
     for level in LEVELS:

@@ -1,8 +1,8 @@
-"""What the wrappers of compiled libraries share: opening one, types by number, attention's rule, what none serves.
+"""Shared by the wrappers of compiled libraries: opening them, C types, attention's rule, unsupported tensors.
 
 Knows: ctypes, tensors on the CPU.  Knows not: compilers, what a library computes.
-torch is imported first, so that libraries run on torch's own OpenMP threads instead of bringing a second pool; those
-without OpenMP share one set of threads.
+torch is imported first, so that libraries use torch's OpenMP threads instead of a second pool; libraries compiled
+without OpenMP share one thread pool of ours.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ logger = logging.getLogger(__name__)
 DTYPES: Mapping[torch.dtype, int] = MappingProxyType({torch.float32: 0, torch.bfloat16: 1})
 """`enum Dtype` of numbers.h."""
 
-# The sums of one head must stay in registers and first-level cache.
+# The sums of one head must fit into registers and first-level cache.
 MAX_HEAD_DIM = 256
 ADDRESS, SIZE, COUNT, FRACTION = ctypes.c_void_p, ctypes.c_int64, ctypes.c_int32, ctypes.c_float
-"""Kinds of arguments: any pointer, int64_t, int32_t, float."""
+"""C types of arguments: any pointer, int64_t, int32_t, float."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -38,16 +38,16 @@ class AttentionRule:
 
     scale: float
     window: int | None
-    """A token sees only keys less than `window` positions back, itself included. None: all before it."""
+    """A token attends only to keys less than `window` positions back, itself included. None: to all before it."""
     softcap: float | None
-    """Scores s become softcap * tanh(s / softcap). None: they stay."""
+    """Scores s become softcap * tanh(s / softcap). None: no cap."""
     sinks: Tensor | None = None
-    """One score for each query head, fp32 (H,), that takes its share of the softmax and brings no value (gpt-oss).
+    """A score for each query head, fp32 (H,), that is added to the softmax's denominator without a value (gpt-oss).
     None: there are none."""
 
 
 class RuleStruct(ctypes.Structure):
-    """`AttentionRule` in C++, valid while the rule lives; 0 stands for None."""
+    """`AttentionRule` in C++, valid as long as the rule exists; 0 stands for None."""
 
     _fields_ = [
         *(("scale", ctypes.c_float), ("softcap", ctypes.c_float), ("window", ctypes.c_int32)),
@@ -57,18 +57,18 @@ class RuleStruct(ctypes.Structure):
     @classmethod
     def of(cls, rule: AttentionRule) -> RuleStruct:
         sinks = rule.sinks
-        assert sinks is None or (sinks.dtype == torch.float32 and sinks.is_contiguous()), "kernels read numbers of fp32"
+        assert sinks is None or (sinks.dtype == torch.float32 and sinks.is_contiguous()), "sinks must be dense fp32"
         return cls(rule.scale, rule.softcap or 0.0, rule.window or 0, None if sinks is None else sinks.data_ptr())
 
 
 class HeadsStruct(ctypes.Structure):
-    """Where the heads of queries, keys or values lie, and how far one is from the next, and one row from the next."""
+    """Address of queries, keys or values, and the strides of heads and rows."""
 
     _fields_ = [("values", ctypes.c_void_p), ("head", ctypes.c_int64), ("row", ctypes.c_int64)]
 
     @classmethod
     def of(cls, tensor: Tensor) -> HeadsStruct:
-        """tensor: (..., heads, rows, width), valid while it lives."""
+        """tensor: (..., heads, rows, width); the result is valid as long as it exists."""
         return cls(tensor.data_ptr(), tensor.stride(-3), tensor.stride(-2))
 
 
@@ -88,7 +88,7 @@ def load_library(path: Path, signatures: Mapping[str, tuple[Any, ...]]) -> ctype
 
 @cache
 def _share() -> Any:
-    """The function that shares a library's work among the threads of this process. None: there are none to be had."""
+    """The function of the thread pool that distributes a library's work. None: the pool cannot be loaded."""
     share = obtain(lambda: ctypes.CDLL(str(build_library(POOL))).ludus_share)
     if not isinstance(share, str):
         return share
@@ -97,28 +97,28 @@ def _share() -> Any:
 
 
 def cost_level(device: torch.device) -> int:
-    """Of the log, for saying that torch's operations take a kernel's place: on the CPU that costs speed, on cards they
-    are what there is."""
+    """Log level of the message that torch's operations replace a kernel: on the CPU that costs speed, on cards it is
+    normal."""
     return logging.WARNING if device.type == "cpu" else logging.INFO
 
 
 def refuse(device: torch.device, dtype: torch.dtype) -> str | None:
-    """Why no library serves tensors there or of that type. None: they do."""
+    """Why the libraries do not support this device or type. None: they do."""
     if device.type != "cpu":
-        return f"it runs on the CPU, and the weights are on {device}"
+        return f"it runs on the CPU only, and the weights are on {device}"
     if dtype not in DTYPES:
-        return f"it knows fp32 and bf16, and the weights are {dtype}"
+        return f"it supports fp32 and bf16, and the weights are {dtype}"
     return None
 
 
 def refuse_heads(device: torch.device, dtype: torch.dtype, head_dim: int) -> str | None:
-    """`refuse`, and why no library attends with heads of that width. None: they do."""
+    """As `refuse`, also for the width of attention heads. None: supported."""
     reason = refuse(device, dtype)
     if reason is None and (head_dim % 16 or head_dim > MAX_HEAD_DIM):
-        return f"it takes heads of 16, 32 … {MAX_HEAD_DIM} dimensions, and the model has {head_dim}"
+        return f"it supports heads of 16, 32 … {MAX_HEAD_DIM} dimensions, and the model has {head_dim}"
     return reason
 
 
 def dense_last(tensor: Tensor) -> Tensor:
-    """The tensor, copied unless the numbers of its last dimension lie side by side."""
+    """The tensor, copied unless its last dimension has stride 1."""
     return tensor if tensor.stride(-1) == 1 else tensor.contiguous()

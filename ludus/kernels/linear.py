@@ -1,7 +1,7 @@
 """y = x Wᵀ + b in C++: linear.cpp through its plain C interface.
 
 Knows: shapes, strides, the compiled library.  Knows not: gradients, models.
-Invariant: a row of the result has the same bits whatever rows share the call and however many threads serve it.
+Invariant: a row of the result has the same bits whatever other rows are in the call, with any number of threads.
 """
 
 from __future__ import annotations
@@ -21,22 +21,22 @@ from ludus.kernels.library import ADDRESS, COUNT, DTYPES, SIZE, load_library, re
 from ludus.processes.files import remembered, user_cache
 
 _TOO_SLOW = 2.0
-"""Times as long as torch's, as on one thread of several cores. Up to there it is worth that rows have the same
-bits in any company."""
+"""Largest acceptable ratio to the time of torch's product. Up to this, results that do not depend on the batch are
+worth the cost."""
 _FEW_ROUNDS, _MANY_ROUNDS = 8, 100
 
 
 def linear(
     x: Tensor, weight: Tensor, bias: Tensor | None = None, out: Tensor | None = None, *, adds: bool = False
 ) -> Tensor:
-    """x Wᵀ + b, shape (..., N), of x's type: summed in fp32, rounded once. Without gradients.
+    """x Wᵀ + b, shape (..., N), of x's type: accumulated in fp32, rounded once. Without gradients.
 
-    x: (..., K) on the CPU; copied first if its values do not lie in rows.
-    weight: (N, K), read where it lies; `unsupported_reason` must be None for it.
+    x: (..., K) on the CPU; copied first if its rows are not dense or not evenly spaced.
+    weight: (N, K), not copied; `unsupported_reason` must be None for it.
     bias: (N,) of the same type, dense.
-    out: (..., N) contiguous, or (M, N) with dense rows; filled and returned. None: a fresh tensor.
-    adds: to what `out` holds, which is a part of the sum that is rounded once.
-    Raises BackendError if the library cannot be built, InternalError for tensors that do not fit each other.
+    out: (..., N) contiguous, or (M, N) with dense rows; filled and returned. None: a new tensor.
+    adds: add to the values in `out`, which are part of the sum that is rounded once.
+    Raises BackendError if the library cannot be built, InternalError for tensors that do not fit together.
     """
     num_outputs, width = weight.shape
     if x.shape[-1] != width or x.dtype != weight.dtype or x.device.type != "cpu":
@@ -46,7 +46,7 @@ def linear(
     if bias is not None and (bias.dtype != weight.dtype or bias.shape[0] != num_outputs or bias.stride(0) != 1):
         raise _unfit("bias", bias, f"{num_outputs} dense values of {weight.dtype}, like the weight")
     shape = (*x.shape[:-1], num_outputs)
-    assert out is not None or not adds, "there is nothing to add to"
+    assert out is not None or not adds, "adds=True needs `out`"
     if out is None:
         out = torch.empty(shape, dtype=x.dtype)
     elif out.shape != shape or out.dtype != x.dtype or not _lies_in_rows(out):
@@ -62,12 +62,12 @@ def linear(
 
 
 def unsupported_reason(weight: Tensor) -> str | None:
-    """Why `linear` cannot serve such a weight. None: it can. Builds the library if that was not done yet."""
+    """Why `linear` does not support such a weight. None: it does. Builds the library if needed."""
     reason = refuse(weight.device, weight.dtype)
     if reason is not None:
         return reason
     if weight.dim() != 2 or weight.numel() == 0 or not _lies_in_rows(weight):
-        return f"it takes a matrix whose rows are dense, and the weight is {tuple(weight.shape)} by {weight.stride()}"
+        return f"it needs a matrix with dense rows, and the weight has {tuple(weight.shape)}, strides {weight.stride()}"
     function = obtain(_function)
     if isinstance(function, str):
         return function
@@ -77,9 +77,9 @@ def unsupported_reason(weight: Tensor) -> str | None:
 
 @cache
 def _times_as_long(dtype: torch.dtype, num_threads: int, folder: Path | None = None) -> float:
-    """How many times as long as torch's our product takes for few rows; measured once for this build, and kept.
+    """Ratio of our product's time to torch's for few rows; measured once for this build, and stored.
 
-    folder: where it is kept. None: the user's cache.
+    folder: where it is stored. None: the user's cache.
     """
     build = build_library("linear").parent.name
     name = f"linear-{build}-{torch.__version__}-{str(dtype).removeprefix('torch.')}-{num_threads}.json"
@@ -87,13 +87,13 @@ def _times_as_long(dtype: torch.dtype, num_threads: int, folder: Path | None = N
 
 
 def _measure(dtype: torch.dtype) -> dict[str, float]:
-    """What is too slow is measured for longer before it is believed: others on the machine stretch a few rounds."""
+    """Measure the ratio; longer if it seems too slow, as other load on the machine can distort a few rounds."""
     ratio = _ratio(dtype, _FEW_ROUNDS)
     return {"ratio": ratio if ratio <= _TOO_SLOW else _ratio(dtype, _MANY_ROUNDS)}
 
 
 def _ratio(dtype: torch.dtype, rounds: int) -> float:
-    """Shortest times of rounds in which both take turns, of as many rows as are decoded together."""
+    """Ratio of the shortest times over alternating rounds, with as many rows as are decoded together."""
     ours, theirs = 0.0, 0.0
     weight = torch.ones(1536, 576, dtype=dtype)
     with torch.no_grad():
@@ -120,12 +120,12 @@ def _function() -> Callable[..., None]:
 
 
 def _lies_in_rows(tensor: Tensor) -> bool:
-    """Whether the values of the last dimension are neighbours and all rows lie at one distance."""
+    """Whether the last dimension has stride 1 and all rows are evenly spaced."""
     return tensor.is_contiguous() or (tensor.dim() == 2 and tensor.stride(1) == 1)
 
 
 def _distance(tensor: Tensor) -> int:
-    """From one row to the next. A dimension of size 1 may have any stride, so the last but one does not tell."""
+    """Stride from one row to the next. A dimension of size 1 may have any stride, so the second last may mislead."""
     return tensor.stride(0) if tensor.dim() == 2 else tensor.shape[-1]
 
 

@@ -1,13 +1,13 @@
-"""Paged attention in Triton, for CUDA cards: keys and values into pages, and tiles of queries that read them.
+"""Paged attention in Triton, for CUDA cards: stores keys and values in pages, and attends with tiles of queries.
 
 Knows: page tables, tiles.  Knows not: steps, sequences, models, graphs.
 
-A page holds its tokens in rows, [PAGE_TOKENS][Hk][2][D]: the key of a token, then its value. A tile is a few
-neighbouring queries of one sequence; all query heads that share a key head are rows of one product, so that a token
-that decodes reads each key once. A tile goes through its keys in one order whatever stands beside it in the step, and
-nothing is split over several programs: what a row gets does not depend on its neighbours.
+A page has the layout [PAGE_TOKENS][Hk][2][D]: for each token and key head the key, then the value. A tile is a few
+consecutive queries of one sequence; all query heads that share a key head are rows of one product, so that a decoding
+token reads each key once. A tile visits its keys in one order, and is not split over several programs: the result of a
+row does not depend on other rows of the step.
 
-Source of the running softmax: Milakov and Gimelshein, "Online normalizer calculation for softmax" (arXiv 1805.02867)
+Source of the online softmax: Milakov and Gimelshein, "Online normalizer calculation for softmax" (arXiv 1805.02867)
 alg. 3; of its use in tiles: FlashAttention (arXiv 2205.14135) alg. 1.
 """
 
@@ -26,7 +26,7 @@ def store_rows(
     k_head_stride, k_row_stride, v_head_stride, v_row_stride, token_stride,
     D: tl.constexpr, D_PADDED: tl.constexpr,
 ):  # fmt: skip
-    """Writes one row's key and value of one head to its slot; a slot of -1 takes none. Grid: rows, key heads."""
+    """Write one row's key and value of one head to its slot; rows with slot -1 are skipped. Grid: rows, key heads."""
     row, head = tl.program_id(0).to(tl.int64), tl.program_id(1)
     slot = tl.load(slots + row).to(tl.int64)
     if slot < 0:
@@ -48,8 +48,8 @@ def attend_tiles(
 ):  # fmt: skip
     """Attention of one tile with the query heads of one key head. Grid: tiles, key heads.
 
-    num_rows: of each tile, 0 for one that is none.  num_seen: tokens before and at its first row.
-    table_start: where in page_ids its sequence's table begins.  WINDOW: 0 for none.  sinks: one score a query head.
+    num_rows: rows of each tile; 0: unused tile.  num_seen: tokens up to and including its first row.
+    table_start: index in page_ids of its sequence's first page.  WINDOW: 0: none.  sinks: one score a query head.
     """
     tile, kv_head = tl.program_id(0), tl.program_id(1)
     rows = tl.load(num_rows + tile)
@@ -65,7 +65,7 @@ def attend_tiles(
     end = seen + rows - 1
     best = tl.full((TILE_ROWS,), float("-inf"), tl.float32)
     total = tl.zeros((TILE_ROWS,), tl.float32)
-    if HAS_SINKS:  # as if a key with that score and a value of zeros had been seen
+    if HAS_SINKS:  # start as if a key with that score and a value of zeros had been processed
         best = tl.load(sinks + head, mask=query < rows, other=0.0)
         total += 1.0
     found = tl.zeros((TILE_ROWS, D_PADDED), tl.float32)
@@ -81,14 +81,14 @@ def attend_tiles(
         keys = tl.load(at[:, None] + d[None, :], mask=held, other=0.0)
         scores = tl.dot(queries, tl.trans(keys), input_precision=PRECISION) * scale
         if CAPPED:
-            # tanh by way of the sigmoid, which neither overflows nor needs a library
+            # tanh computed from the sigmoid, which neither overflows nor needs a library
             scores = softcap * (2.0 * tl.sigmoid(2.0 * scores / softcap) - 1.0)
         visible = key[None, :] < seen_M[:, None]
         if WINDOW > 0:
             visible = visible & (key[None, :] >= seen_M[:, None] - WINDOW)
         scores = tl.where(visible, scores, float("-inf"))
         highest = tl.maximum(best, tl.max(scores, 1))
-        # a row that has seen nothing yet subtracts 0 from -inf, and not -inf
+        # for a row without keys so far: avoids -inf - (-inf), which is NaN
         base = tl.where(highest == float("-inf"), 0.0, highest)
         weights = tl.exp(scores - base[:, None])
         kept = tl.exp(best - base)

@@ -1,4 +1,5 @@
-"""What a decoder's layers do to each row by itself, in C++: rowwise.cpp through its plain C interface.
+"""Row-wise operations of decoder layers (norms, gated activations, rotary positions) in C++: rowwise.cpp through its
+plain C interface.
 
 Knows: the compiled library, tensors on the CPU.  Knows not: autograd, modules.
 Invariant: a row's bits depend on that row alone, not on its neighbours or on the number of threads.
@@ -22,9 +23,9 @@ class NormRule:
 
     eps: float
     offset: float
-    """0: the weight is the factor. 1: the weight is what the factor exceeds 1 by."""
+    """0: the factor is the weight. 1: the factor is 1 + weight."""
     casts_first: bool
-    """The normed x is rounded to its type before it is multiplied; else only the product is."""
+    """Whether the normalised x is rounded to its type before the multiplication, as well as the product after it."""
 
 
 class RowStrides(ctypes.Structure):
@@ -135,12 +136,12 @@ def _rule(rule: NormRule) -> _Rule:
 
 
 def row_strides(tensor: Tensor) -> tuple[Tensor, int, RowStrides]:
-    """The tensor, copied only if its rows lie in more than two strides; their number; where they lie."""
+    """The tensor, copied only if its rows need more than two strides; the number of rows; their strides."""
     width = tensor.shape[-1]
     num_rows = tensor.numel() // max(1, width)
     if tensor.is_contiguous():
         return tensor, num_rows, RowStrides(max(1, num_rows), 0, width)
-    levels: list[tuple[int, int]] = []  # (size, stride) of what the rows are counted by, outermost first
+    levels: list[tuple[int, int]] = []  # (size, stride) of the merged row dimensions, outermost first
     for size, stride in zip(tensor.shape[:-1], tensor.stride()[:-1], strict=True):
         if size == 1:
             continue
@@ -155,7 +156,7 @@ def row_strides(tensor: Tensor) -> tuple[Tensor, int, RowStrides]:
 
 
 def even_rows(tensor: Tensor) -> tuple[Tensor, int, int]:
-    """The tensor, copied unless its rows lie in one stride; their number; that stride."""
+    """The tensor, copied unless its rows are evenly spaced; the number of rows; their stride."""
     tensor, num_rows, rows = row_strides(tensor)
     if rows.num_inner < num_rows and rows.num_inner > 1:
         tensor, num_rows, rows = row_strides(tensor.contiguous())

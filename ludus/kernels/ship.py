@@ -1,8 +1,8 @@
-"""Compiles every source for every level of an architecture, to be put into a wheel.
+"""Compiles every source for every level of an architecture, for inclusion in a wheel.
 
 Knows: the compiler that CXX names, its architecture.  Knows not: wheels.
-`python -m ludus.kernels.ship FOLDER` writes FOLDER/LEVEL/NAME.so and says the wheel's platform: the oldest glibc that
-has all they ask for. OpenMP is not linked: theirs is torch's, which is loaded before them.
+`python -m ludus.kernels.ship FOLDER` writes FOLDER/LEVEL/NAME.so and prints the wheel's platform tag, with the oldest
+glibc that has all symbols they need. OpenMP is not linked: they use torch's, which is loaded before them.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ from ludus.kernels.build import FLAGS, OPENMP, Compiler, find_compiler, record_o
 from ludus.kernels.levels import LEVELS, Level
 
 _OLDEST_GLIBC = 17
-"""Of 2.17, the oldest that wheels are tagged for."""
+"""Minor version of glibc 2.17, the oldest that wheels are tagged for."""
 _GLIBC_OF_CXX = {28: 31, 29: 34, 30: 35}
-"""By the last number of GLIBCXX_3.4.N, the glibc of the systems that came with it. Source: auditwheel's policies."""
+"""Minor version of the glibc on systems that have GLIBCXX_3.4.N, by N. Source: auditwheel's policies."""
 
 
 def ship(folder: Path, compiler: Compiler) -> str:
-    """Compiles into `folder`, and returns the platform tag. Raises BackendError if the compiler fails."""
+    """Compile into `folder`; returns the platform tag. Raises BackendError if the compiler fails."""
     architecture = _run(compiler, "-dumpmachine").partition("-")[0]
     levels = [level for level in LEVELS if level.architecture == architecture]
     if not levels:
@@ -42,7 +42,7 @@ def ship(folder: Path, compiler: Compiler) -> str:
 
 
 def _newest_glibc(library: bytes) -> int:
-    """The second number of the glibc that has all that the library asks of it and of libstdc++."""
+    """Minor version of the oldest glibc with all symbols that the library needs of it and of libstdc++."""
     asked = [int(number) for number in re.findall(rb"GLIBC_2\.(\d+)", library)]
     cxx = [int(number) for number in re.findall(rb"GLIBCXX_3\.4\.(\d+)", library)]
     return max([*asked, *(_GLIBC_OF_CXX.get(number, _OLDEST_GLIBC) for number in cxx)], default=_OLDEST_GLIBC)
@@ -53,7 +53,7 @@ def _compile(compiler: Compiler, level: Level, source: Path, library: Path) -> N
     with tempfile.TemporaryDirectory() as scratch:
         compiled = str(Path(scratch) / "compiled.o")
         _run(compiler, *FLAGS, *flags, *compiler.flags, "-c", "-o", compiled, str(source))
-        # Linked without the flag for OpenMP, which would ask for libgomp: a machine without a compiler may have none.
+        # Linked without -fopenmp, which would require libgomp: a machine without a compiler may not have it.
         _run(compiler, "-shared", "-s", "-o", str(library), compiled)
     made = {"compiler": Path(compiler.command[0]).name, "flags": flags, "is_shipped": True}
     record_of(library).write_text(json.dumps(made))

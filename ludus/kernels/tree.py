@@ -34,12 +34,12 @@ _GIVEN, _MADE = ("q", "k", "v"), ("out", "grad_out", "grad_q", "grad_k", "grad_v
 
 @dataclass(frozen=True, slots=True)
 class Forest:
-    """The tokens of a row in depth-first order; both int32 of shape (S,)."""
+    """The tree structure of a row of tokens in depth-first order; both int32 of shape (S,)."""
 
     ends: Tensor
-    """Index after the last descendant."""
+    """For each token, the index after its last descendant."""
     positions: Tensor
-    """Of each token in its own sequence."""
+    """Position of each token in its own sequence."""
 
 
 class _Shape(ctypes.Structure):
@@ -58,7 +58,7 @@ class NativeTree:
         self._call = load_library(library, {"ludus_tree": signature}).ludus_tree
 
     def attend(self, q: Tensor, k: Tensor, v: Tensor, forest: Forest, rule: AttentionRule) -> tuple[Tensor, Tensor]:
-        """Output of shape (1, S, H, Dh), and per head and token the log of the softmax's denominator, fp32 (H, S).
+        """Output of shape (1, S, H, Dh), and the log of the softmax's denominator of each head and token, fp32 (H, S).
 
         q: (1, H, S, Dh), k and v: (1, Hk, S, Dh) with H a multiple of Hk.
         """
@@ -71,8 +71,8 @@ class NativeTree:
     def differentiate(
         self, grad_out: Tensor, q: Tensor, k: Tensor, v: Tensor, log_totals: Tensor, forest: Forest, rule: AttentionRule
     ) -> tuple[Tensor, Tensor, Tensor]:
-        """Gradients of q, k and v for the gradient of the output, which `attend` gave with `log_totals`."""
-        # token by token, as the projections' gradients want them
+        """Gradients of q, k and v from the gradient of the output. log_totals: as returned by `attend`."""
+        # stored token by token, the layout that the projections' gradients need
         grads = tuple(each.new_empty(each.transpose(1, 2).shape).transpose(1, 2) for each in (q, k, v))
         named = dict(zip(("grad_q", "grad_k", "grad_v"), grads, strict=True))
         given = {"q": q, "k": k, "v": v, "grad_out": grad_out.transpose(1, 2)}
@@ -93,7 +93,7 @@ class NativeTree:
 
 
 def unsupported_reason(device: torch.device, dtype: torch.dtype, head_dim: int) -> str | None:
-    """Why attention with such heads cannot be computed here. None: it can."""
+    """Why attention with such heads is not supported here. None: it is."""
     tree = obtain(native_tree, refuse_heads(device, dtype, head_dim))
     return tree if isinstance(tree, str) else None
 

@@ -1,10 +1,10 @@
-"""What a decoder's layers do to each row by itself, in Triton, for CUDA cards.
+"""Row-wise operations of decoder layers (norms, gated activations, rotary positions) in Triton, for CUDA cards.
 
 Knows: rows on a card.  Knows not: autograd, modules.
-Invariant: a row's bits depend on that row alone; only the sum over rows in a weight's gradient knows several.
+Invariant: a row's bits depend on that row alone; only the gradient of a weight is a sum over rows.
 
-By torch's operations a norm is eight kernels and rotary positions are ten, each of which a card starts more slowly
-than it computes it; here each is one. Numbers are rounded where torch's own operations round them.
+With torch's operations a norm takes eight kernels and rotary positions ten, each of which takes longer to launch than
+to run; here each is one kernel. Values are rounded at the same places as with torch's operations.
 """
 
 # mypy: disable-error-code="no-untyped-def, untyped-decorator"
@@ -20,8 +20,8 @@ from torch import Tensor
 from ludus.kernels.library import dense_last
 from ludus.kernels.rowwise import NormRule, even_rows, row_strides
 
-_BLOCK = 1024  # numbers of a gate that one program makes
-_ROWS = 32  # of a norm whose part of the weight's gradient one program sums
+_BLOCK = 1024  # values of a gate that one program computes
+_ROWS = 32  # rows of a norm over which one program sums the weight's gradient
 
 
 @triton.jit
@@ -29,7 +29,7 @@ def norm_rows(
     x, weight, out, x_stride, num_inner, inner_stride, eps, offset,
     D: tl.constexpr, D_PADDED: tl.constexpr, CASTS_FIRST: tl.constexpr,
 ):  # fmt: skip
-    """One row of RMSNorm. Rows lie in two strides: every `num_inner` of them one `x_stride` further."""
+    """RMSNorm of one row. Row i begins at (i // num_inner) * x_stride + (i % num_inner) * inner_stride."""
     row = tl.program_id(0).to(tl.int64)
     d = tl.arange(0, D_PADDED)
     inside = d < D
@@ -49,7 +49,7 @@ def norm_rows_backward(
     eps, offset, D: tl.constexpr, D_PADDED: tl.constexpr, CASTS_FIRST: tl.constexpr, ROWS: tl.constexpr,
     WANTS_WEIGHT: tl.constexpr,
 ):  # fmt: skip
-    """Gradients of ROWS rows, and their part of the weight's gradient."""
+    """Gradients of ROWS rows, and their contribution to the weight's gradient."""
     first = tl.program_id(0).to(tl.int64) * ROWS
     d = tl.arange(0, D_PADDED)
     inside = d < D
@@ -93,7 +93,7 @@ def gate_rows(gate, up, out, gate_stride, up_stride, F, BLOCK: tl.constexpr):
 def gate_rows_backward(
     grad, gate, up, grads, output, gate_stride, up_stride, F, BLOCK: tl.constexpr, WANTS_OUTPUT: tl.constexpr
 ):
-    """Gradients of gate and up beside each other, and the product once more."""
+    """Gradients of gate and up in one row, and the forward result again if WANTS_OUTPUT."""
     row = tl.program_id(0).to(tl.int64)
     f = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
     inside = f < F
@@ -115,7 +115,7 @@ def rotate_rows(
     q, k, cosine, sine, out, q_head, q_row, k_head, k_row, num_heads,
     DIM: tl.constexpr, HALF_PADDED: tl.constexpr, BACK: tl.constexpr,
 ):  # fmt: skip
-    """One token of one head, of queries and then of keys. Grid: tokens, heads of both."""
+    """Rotate one token of one head, of queries or keys. Grid: tokens, query heads followed by key heads."""
     row, head = tl.program_id(0).to(tl.int64), tl.program_id(1)
     half = tl.arange(0, HALF_PADDED)
     inside = half < DIM // 2

@@ -1,7 +1,7 @@
-"""The NVIDIA cards of this machine that this process may use, asked of the driver without torch and without a context.
+"""Lists the NVIDIA cards that this process may use, without importing torch or creating a CUDA context.
 
-Knows: NVML, nvidia-smi, the driver's files, CUDA_VISIBLE_DEVICES.  Knows not: who computes on them.
-The driver's library is asked first: containers and Windows' Linux have it where they lack the driver's files.
+Knows: NVML, nvidia-smi, the driver's files, CUDA_VISIBLE_DEVICES.  Knows not: what the cards are used for.
+The driver's library (NVML) is tried first: containers and WSL have it, but may lack the driver's files.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ _log = logging.getLogger(__name__)
 
 VISIBLE = "CUDA_VISIBLE_DEVICES"
 _ROOT = Path("/")
-# By its name, and where Windows' Linux keeps it.
+# Its usual name, and its path on WSL.
 _LIBRARIES = ("libnvidia-ml.so.1", "/usr/lib/wsl/lib/libnvidia-ml.so.1")
 _QUERY = ("--query-gpu=uuid,memory.total,memory.free", "--format=csv,noheader,nounits")
-_QUERY_S = 20.0  # a driver that is loaded first takes seconds
+_QUERY_S = 20.0  # if the driver must be loaded first, this takes seconds
 _UUID_BYTES = 96
 _MIB = 2**20
 
@@ -33,11 +33,11 @@ class Card:
     """One card."""
 
     name: str
-    """What CUDA_VISIBLE_DEVICES calls it here."""
+    """Its name in CUDA_VISIBLE_DEVICES."""
     num_bytes: int | None
-    """Of its memory. None: nobody tells."""
+    """Size of its memory. None: not known."""
     free_bytes: int | None = None
-    """That nobody holds now."""
+    """Memory that is free now. None: not known."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,9 +64,9 @@ def load_nvml() -> Any:
 def find_cards(
     environ: Mapping[str, str] = os.environ, *, nvml: Callable[[], Any] = load_nvml, root: Path = _ROOT
 ) -> tuple[Card, ...]:
-    """The cards that a program of this process sees, in its order. None: there is none, or none is to be used.
+    """The cards visible to CUDA in this process, in CUDA's order. Empty: there are none, or none may be used.
 
-    Cards are numbered as the driver numbers them, which is CUDA's order where they are alike.
+    Cards have the driver's numbers, which is CUDA's order if all are of the same model.
     """
     visible = environ.get(VISIBLE)
     if visible is not None and not visible.strip(" ,"):
@@ -77,7 +77,7 @@ def find_cards(
     cards = []
     for name in visible.split(","):
         known = _named(name.strip(), found)
-        if known is None:  # CUDA ignores it, and all that follow
+        if known is None:  # CUDA ignores an invalid entry and all that follow
             break
         cards.append(Card(name.strip(), known.num_bytes, known.free_bytes))
     return tuple(cards)
@@ -85,11 +85,11 @@ def find_cards(
 
 def _named(name: str, found: list[_Found]) -> _Found | None:
     if name.isdigit():
-        # where the driver cannot be asked, what was given to this process counts
+        # without an answer from the driver, the entry is taken as valid
         return found[int(name)] if int(name) < len(found) else None if found else _Found("")
     if name.startswith("-"):
         return None
-    if not name.startswith("GPU-"):  # a part of a card, as MIG cuts it
+    if not name.startswith("GPU-"):  # a MIG instance
         return _Found(name)
     return next((each for each in found if each.uuid.startswith(name)), None if found else _Found(name))
 
@@ -112,7 +112,7 @@ def _asked(library: Any, number: int) -> _Found:
         return _Found("")
     if library.nvmlDeviceGetUUID(handle, uuid, _UUID_BYTES):
         return _Found("")
-    if library.nvmlDeviceGetMemoryInfo(handle, ctypes.byref(memory)):  # as on cards that share the host's memory
+    if library.nvmlDeviceGetMemoryInfo(handle, ctypes.byref(memory)):  # fails on cards that share the host's memory
         return _Found(uuid.value.decode())
     return _Found(uuid.value.decode(), memory.total, memory.free)
 

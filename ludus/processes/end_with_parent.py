@@ -1,9 +1,9 @@
-"""A command that ends with the process that started it, also if that is killed.
+"""Runs a command that ends with the process that started it, even if that is killed.
 
 `python end_with_parent.py PARENT COMMAND…`
 
-Knows: Linux's signal for the death of a parent; elsewhere the command runs without it.  Knows not: what is run.
-It is started by its path, so that nothing is imported before the command takes its place.
+Knows: Linux's parent-death signal; on other systems the command runs without it.  Knows not: what is run.
+It is started by its path, so that nothing else is imported before it executes the command.
 """
 
 import ctypes
@@ -18,13 +18,13 @@ def main() -> None:
     parent, command = int(sys.argv[1]), sys.argv[2:]
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
-    if os.getppid() != parent:  # it died before it could be bound to
+    if os.getppid() != parent:  # the parent ended before the signal was set up
         sys.exit(1)
     os.execvp(command[0], command)
 
 
 def end_with_parent(command: tuple[str, ...]) -> tuple[str, ...]:
-    """The same command, which gets SIGTERM when the process that calls this ends."""
+    """The command, wrapped so that it gets SIGTERM when the calling process ends."""
     return (sys.executable, "-I", __file__, str(os.getpid()), *command)
 
 

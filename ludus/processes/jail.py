@@ -1,8 +1,8 @@
-"""The program around code that nobody vouches for: takes away what it must not have, then runs it.
+"""The program that runs untrusted code: it first drops all access that the code must not have.
 
-Knows: the standard library alone, because it starts by its path, and Linux.  Knows not: Ludus, who waits for it.
-Invariants: the code begins only when all that was ordered has been taken away; it holds no descriptor but its streams;
-what guards it is out of its reach, and with the guard everything dies that the code started.
+Knows: only the standard library, because it is started by its path, and Linux.  Knows not: Ludus, its caller.
+Invariants: the code starts only after all ordered restrictions are in force; it has no file descriptors but its
+streams; it cannot affect the guard process, and everything that the code started is killed with the guard.
 
     this process ─▶ the guard: first of a process namespace ─▶ the code
     (with bubblewrap this process is the guard; without walls there is no namespace)
@@ -47,16 +47,16 @@ _AT_FDCWD, _AT_RECURSIVE, _ATTR_READ_ONLY_NO_SUID = -100, 0x8000, 0x3
 _CAPABILITIES = 0x20080522  # version 3 of their header
 _NOBODY = 65534
 _WATCH_S = 0.02
-"""In so long a core fills about 50 MB."""
+"""A core can fill about 50 MB in this time."""
 _SIGNALLED = 128
-"""Exit status of a process that a signal ended, less the signal's number, as shells have it."""
+"""Added to the signal's number for the exit status of a process ended by a signal, as in shells."""
 _KILLED = _SIGNALLED + signal.SIGKILL
 
 libc = ctypes.CDLL(None, use_errno=True)
 
 
 class _MissingError(Exception):
-    """What this system does not allow, in its own words."""
+    """Something that this system does not allow, with its error message."""
 
 
 def main() -> None:
@@ -79,7 +79,7 @@ def main() -> None:
 
 
 def guard_code(order: dict[str, Any]) -> NoReturn:
-    """Starts the code, watches what it uses in sum, and ends with it. Of this process the code can change nothing."""
+    """Start the code, watch its total resource use, and exit when it ends. The code cannot affect this process."""
     is_walled = order["walls"] != "none"
     if is_walled:
         _must(libc.prctl(_DUMPABLE, 0, 0, 0, 0), "prctl")
@@ -105,7 +105,7 @@ def guard_code(order: dict[str, Any]) -> NoReturn:
 
 
 def run(path: Path, *, shows_last: bool) -> NoReturn:
-    """Runs the file as a script of its own and leaves; its traceback names no frame but its own."""
+    """Run the file as a script and exit; a traceback contains only the script's own frames."""
     script = types.ModuleType("__main__")
     script.__file__ = str(path)
     sys.modules["__main__"] = script
@@ -122,7 +122,7 @@ def run(path: Path, *, shows_last: bool) -> NoReturn:
                 print(repr(value))  # noqa: T201  the program's own output
     except SystemExit as leaving:
         status = _exit_status(leaving)
-    except BaseException as error:  # whatever the code raises is its result
+    except BaseException as error:  # whatever the code raises is the result of the run
         status = 1
         own = error.__traceback__.tb_next if error.__traceback__ is not None else None
         is_own_syntax = isinstance(error, SyntaxError) and error.filename == path.name
@@ -144,9 +144,8 @@ def _exit_status(leaving: SystemExit) -> int:
 
 
 def _own_namespaces(*, is_root: bool) -> bool:
-    """Leaves the machine's mounts, network, processes, shared memory and names behind.
-
-    True: with the powers of root, and no user namespace; it steps down to nobody later.
+    """Enter new namespaces for mounts, network, processes, IPC and host name. Returns True if this was done with root's
+    privileges and no user namespace; `_step_down` then gives the privileges up.
     """
     if is_root and libc.unshare(_OWN) == 0:
         return True
@@ -166,13 +165,13 @@ def _map_user(user: int, group: int) -> None:
 
 
 def _own_root(order: dict[str, Any], *, proc: int) -> None:
-    """The root of the file system becomes a new one: what the interpreter needs, read-only, and one folder to write.
+    """Switch to a new root file system: what the interpreter needs, read-only, and one writable folder.
 
     proc: flags of the mount of /proc.
     """
     root = order["root"]
     _must(libc.mount(None, b"/", None, _RECURSIVE | _PRIVATE, None), "mount private")
-    _mount("tmpfs", root, "tmpfs", _NO_SUID, "mode=755,size=1m")  # it holds names alone
+    _mount("tmpfs", root, "tmpfs", _NO_SUID, "mode=755,size=1m")  # holds only mount points
     for source, target in order["shown"]:
         if Path(source).is_dir():
             Path(root + target).mkdir(parents=True, exist_ok=True)
@@ -208,13 +207,13 @@ def _mount(source: str, target: str, kind: str, flags: int, options: str) -> Non
 
 
 def _step_down() -> None:
-    """Root becomes nobody, in a user namespace where its processes are counted by themselves."""
+    """Change from root to nobody, in a new user namespace, so that the limit on processes counts only this run's."""
     os.setgroups([])
     os.setresgid(_NOBODY, _NOBODY, _NOBODY)
     os.setresuid(_NOBODY, _NOBODY, _NOBODY)
-    _must(libc.prctl(_DUMPABLE, 1, 0, 0, 0), "prctl")  # else the maps are not its own to write
-    _die_with_parent()  # forgotten with the change of user
-    if libc.unshare(_NEW_USER) == 0:  # where this is forbidden, processes of all runs are counted together
+    _must(libc.prctl(_DUMPABLE, 1, 0, 0, 0), "prctl")  # otherwise the uid and gid maps cannot be written
+    _die_with_parent()  # again, as the change of user clears it
+    if libc.unshare(_NEW_USER) == 0:  # if this is forbidden, the processes of all runs are counted together
         _map_user(_NOBODY, _NOBODY)
 
 
@@ -243,11 +242,11 @@ def _limit(order: dict[str, Any]) -> None:
         resource.RLIMIT_CORE: 0,
         resource.RLIMIT_MEMLOCK: 0,
     }
-    if order["walls"] != "none":  # elsewhere the user's other processes would count
+    if order["walls"] != "none":  # without namespaces the user's other processes would count, too
         limits[resource.RLIMIT_NPROC] = order["num_processes"]
         limits[resource.RLIMIT_MSGQUEUE] = 0
     for kind, most in limits.items():
-        with contextlib.suppress(ValueError, OSError):  # a stricter limit is in force already
+        with contextlib.suppress(ValueError, OSError):  # a stricter limit is already in force
             resource.setrlimit(kind, (most, most))
 
 
@@ -255,7 +254,8 @@ def _limit(order: dict[str, Any]) -> None:
 
 
 def _watch(code: int, order: dict[str, Any]) -> int:
-    """Exit status of the code, or of one that used too much in sum: when the guard leaves, all of it is killed."""
+    """Wait for the code; returns its exit status, or that for exceeding a limit. When the guard exits, the kernel kills
+    all processes of the code."""
     signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGCHLD})
     while True:
         ended, status = os.waitpid(-1, os.WNOHANG)
@@ -270,13 +270,13 @@ def _watch(code: int, order: dict[str, Any]) -> int:
 
 
 def _excess(order: dict[str, Any]) -> str:
-    """What all processes and files together have too much of. '': nothing."""
+    """Which limit all processes and files together exceed, in words. '': none."""
     processes = [int(path.name) for path in Path("/proc").iterdir() if path.name.isdigit() and path.name != "1"]
     if len(processes) > order["num_processes"]:
         return f"{len(processes)} processes; {order['num_processes']} are allowed"
     most = order["memory_bytes"]
     if sum(_resident_bytes(process) for process in processes) > most:
-        # what they share was counted for each; to look closer takes longer
+        # shared memory was counted once for each process; the exact number takes longer to read
         used = sum(_own_bytes(process) for process in processes)
         if used > most:
             return f"{used >> 20} MiB of memory in {len(processes)} processes; {most >> 20} are allowed"
@@ -287,31 +287,31 @@ def _excess(order: dict[str, Any]) -> str:
 
 
 def _resident_bytes(process: int) -> int:
-    """Where its first thread has ended, the others tell."""
+    """Resident memory of the process; read from another thread if the first one has ended."""
     names = (b"VmRSS:", b"VmSwap:")
     if found := _kib_of(f"/proc/{process}/status", names):
         return found << 10
-    with contextlib.suppress(OSError):  # it has ended
+    with contextlib.suppress(OSError):  # the process has ended
         threads = os.listdir(f"/proc/{process}/task")  # noqa: PTH208  numbers as text
         return max((_kib_of(f"/proc/{process}/task/{thread}/status", names) for thread in threads), default=0) << 10
     return 0
 
 
 def _own_bytes(process: int) -> int:
-    """With its share of what it shares; all of it where the process hides that."""
+    """Memory of the process with its share of shared memory; all resident memory if that cannot be read."""
     return (_kib_of(f"/proc/{process}/smaps_rollup", (b"Pss:", b"SwapPss:")) << 10) or _resident_bytes(process)
 
 
 def _kib_of(path: str, names: tuple[bytes, ...]) -> int:
     try:
-        with Path(path).open("rb") as file:  # a name there may be of any bytes
+        with Path(path).open("rb") as file:  # binary, as names in it may be any bytes
             return sum(int(line.split()[1]) for line in file if line.startswith(names))
-    except OSError:  # it has ended, or is not to be looked at
+    except OSError:  # the process has ended, or may not be inspected
         return 0
 
 
 def _wait_for(process: int) -> int:
-    """Exit status of the process; others that end meanwhile are let go."""
+    """Wait for the process; returns its exit status. Other children that end meanwhile are reaped."""
     while True:
         ended, status = os.wait()
         if ended == process:
@@ -329,7 +329,7 @@ def _die_with_parent() -> None:
 
 
 def _must(result: int, what: str) -> None:
-    """Raises _MissingError where the system refused."""
+    """Raises _MissingError if the system call failed."""
     if result != 0:
         raise _MissingError(f"{what}: {os.strerror(ctypes.get_errno())}")
 

@@ -1,4 +1,4 @@
-"""How Ludus starts itself.
+"""The command line with which Ludus starts itself.
 
 Knows: the interpreter.  Knows not: which command.
 """
@@ -6,4 +6,4 @@ Knows: the interpreter.  Knows not: which command.
 import sys
 
 PROGRAM = (sys.executable, "-P", "-m", "ludus")
-"""With -P no file in the working directory is taken for a library, nor a folder named `ludus` for this package."""
+"""-P: files in the working directory do not shadow libraries, nor does a folder named `ludus` shadow this package."""

@@ -1,10 +1,10 @@
-"""The filter of system calls for code that nobody vouches for, as the program that Linux runs before each of them.
+"""The seccomp filter for untrusted code: a BPF program that Linux runs before each system call.
 
-Knows: numbers of system calls, classic BPF.  Knows not: who is filtered, namespaces.
-Invariants: what is not named here goes through; a call by another architecture's numbers ends the process.
+Knows: numbers of system calls, classic BPF.  Knows not: what is filtered, namespaces.
+Invariants: calls not listed here are allowed; a call with another architecture's numbers kills the process.
 
-Refused are those calls that reach past namespaces (keys, handles of files, tracing, virtual sockets), those that make
-new ones, those that take memory which no list of processes shows, and those that change how processes are scheduled.
+Refused are calls that bypass namespaces (keys, file handles, tracing, virtual sockets), calls that create namespaces,
+calls that allocate memory not attributed to a process, and calls that change the scheduling of processes.
 Source: numbers as in Linux's <asm/unistd_64.h> and <asm-generic/unistd.h>; the program as in seccomp(2).
 """
 
@@ -16,10 +16,10 @@ import struct
 
 _ARCHITECTURES = {"x86_64": (0, 0xC000003E), "aarch64": (1, 0xC00000B7)}  # column of the tables; <linux/audit.h>
 _X32_CALLS = 0x40000000
-"""On x86_64 calls from this number on are those of another architecture with 32-bit addresses."""
+"""On x86_64 calls from this number on belong to the x32 ABI."""
 
 _REFUSED: dict[str, int | tuple[int, int]] = {
-    # names of others, and what would make new ones
+    # names, and creation, of namespaces
     "mount": (165, 40),
     "umount2": (166, 39),
     "pivot_root": (155, 41),
@@ -51,14 +51,14 @@ _REFUSED: dict[str, int | tuple[int, int]] = {
     "sched_setattr": (314, 274),
     "migrate_pages": (256, 238),
     "move_pages": (279, 239),
-    # memory that belongs to no process
+    # memory that is not attributed to a process
     "memfd_create": (319, 279),
     "memfd_secret": 447,
     "shmget": (29, 194),
     "msgget": (68, 186),
     "semget": (64, 190),
     "vmsplice": (278, 75),
-    # the kernel itself, and its less trodden parts
+    # the kernel itself, and its less tested interfaces
     "bpf": (321, 280),
     "perf_event_open": (298, 241),
     "userfaultfd": (323, 282),
@@ -91,18 +91,18 @@ _REFUSED: dict[str, int | tuple[int, int]] = {
 _CLONE, _CLONE3, _SOCKET, _IOCTL, _PRLIMIT = (56, 220), 435, (41, 198), (16, 29), (302, 261)
 _NEW_NAMESPACES = 0x7E020080  # <linux/sched.h>: every CLONE_NEW… flag
 _FAMILIES = (1, 2, 10)  # Unix sockets, and the Internet's, which end at the run's own network
-_TERMINAL_INPUT = (0x5412, 0x541C)  # TIOCSTI and TIOCLINUX type on the terminal of whoever looks
+_TERMINAL_INPUT = (0x5412, 0x541C)  # TIOCSTI and TIOCLINUX inject input into the user's terminal
 
 _NUMBER, _ARCHITECTURE, _ARGUMENT = 0, 4, (16, 24)
-"""Offsets in `struct seccomp_data`; of an argument its lower half."""
+"""Offsets in `struct seccomp_data`; for arguments, of their lower half."""
 _LOAD, _IF_EQUAL, _IF_AT_LEAST, _IF_ANY_BIT, _RETURN = 0x20, 0x15, 0x35, 0x45, 0x06
 _KILL, _REFUSE, _ALLOW = 0x80000000, 0x00050000, 0x7FFF0000
 
 
 def filter_program(machine: str | None = None) -> bytes | None:
-    """Instructions of 8 bytes each. None: the calls of this architecture are not known here.
+    """The filter's instructions, 8 bytes each. None: the call numbers of this architecture are not known here.
 
-    machine: as `platform.machine` names it. None: this one.
+    machine: as returned by `platform.machine`. None: this machine.
     """
     if (known := _ARCHITECTURES.get(machine or platform.machine())) is None:
         return None
@@ -118,7 +118,7 @@ def filter_program(machine: str | None = None) -> bytes | None:
     refusal = _do(_RETURN, _REFUSE | errno.EPERM)
     for call in _REFUSED.values():
         program += [_unless(_IF_EQUAL, _of(call, column)), refusal]
-    # libc then uses the older call, whose flags can be looked at
+    # ENOSYS makes libc fall back to clone, whose flags the filter can read
     program += [_unless(_IF_EQUAL, _CLONE3), _do(_RETURN, _REFUSE | errno.ENOSYS)]
     program += _looking_at(_of(_CLONE, column), 0, [_unless(_IF_ANY_BIT, _NEW_NAMESPACES), refusal])
     program += _looking_at(_of(_IOCTL, column), 1, [part for n in _TERMINAL_INPUT for part in _refusing(n, refusal)])
@@ -140,7 +140,7 @@ def _do(code: int, value: int) -> bytes:
 
 
 def _unless(test: int, value: int, *, skip: int = 0, otherwise: int = 1) -> bytes:
-    """Goes on where the test holds, after `skip` instructions; else after `otherwise`."""
+    """Skip `skip` instructions if the test holds, else `otherwise`."""
     return struct.pack("=HBBI", test, skip, otherwise, value)
 
 
@@ -149,6 +149,6 @@ def _refusing(value: int, refusal: bytes) -> list[bytes]:
 
 
 def _looking_at(call: int, argument: int, tests: list[bytes]) -> list[bytes]:
-    """For one call: tests of an argument; what none of them ends goes through."""
+    """For one call: tests of an argument; the call is allowed if none of them refuses it."""
     body = [_do(_LOAD, _ARGUMENT[argument]), *tests, _do(_RETURN, _ALLOW)]
     return [_unless(_IF_EQUAL, call, otherwise=len(body)), *body]

@@ -1,4 +1,4 @@
-"""Curves as a PNG.
+"""Draws curves as a PNG.
 
 Knows: points and how to draw them.  Knows not: runs, episodes, which curves matter.
 """
@@ -23,16 +23,16 @@ class Series:
     points: tuple[Point, ...]
     colour: int = 0
     is_dotted: bool = False
-    """Few measurements, drawn as dots with a thin line between them, never smoothed."""
+    """Drawn as dots joined by a thin line and never smoothed, for series of few measurements."""
 
     @property
     def smoothed(self) -> tuple[Point, ...]:
-        """The average over a twelfth of the curve, so that short runs are hardly smoothed."""
+        """Moving average over a twelfth of the curve, so that short runs are hardly smoothed."""
         return smooth(self.points, span=len(self.points) / 12)
 
 
 def smooth(points: Sequence[Point], *, span: float) -> tuple[Point, ...]:
-    """Exponential moving average over about `span` points, without the bias towards the first ones."""
+    """Exponential moving average over about `span` points, with bias correction at the start."""
     keep = 1.0 - 1.0 / max(span, 1.0)
     smoothed: list[Point] = []
     total = weight = 0.0
@@ -77,4 +77,4 @@ def write_reward_png(path: Path, series: Sequence[Series], *, title: str) -> Non
 
 _PNG_COLOURS = ("#4f5bd5", "#0f9d76", "#d9730d", "#c2417c", "#6b7280")
 _PNG_STYLES = ("-", "--", ":")
-"""Of the first, second and third round through the colours."""
+"""Line styles of the first, second and third round through the colours."""

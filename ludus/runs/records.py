@@ -1,7 +1,7 @@
-"""`run.db`: how it is laid out, whether it is whole, and what can be read of it where it is not.
+"""The schema of `run.db`, its integrity check, and the recovery of episodes from a damaged file.
 
 Knows: SQLite and its file format, encoded episodes.  Knows not: the run's other files, who writes.
-Invariants: a damaged file is never written; what is read of one is an episode that was added, or it is left out.
+Invariants: a damaged file is never written to; only episodes with a matching checksum are recovered from it.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ NAME = "run.db"
 _WAL = f"{NAME}-wal"
 _COMPANIONS = (_WAL, f"{NAME}-shm")
 _NEW = f"{NAME}.part"
-"""What could be read of a damaged file, until it has its place."""
+"""The recovered data of a damaged file, before it replaces that file."""
 _SCHEMA = f"""
 BEGIN IMMEDIATE;
 CREATE TABLE IF NOT EXISTS episodes (
@@ -67,13 +67,13 @@ INSERT_CREDIT = "INSERT OR REPLACE INTO credit (turn_id, step, advantage, mask) 
 INSERT_BATCH = "INSERT OR REPLACE INTO batches (step, record, checksum) VALUES (?, ?, ?)"
 _PAGE_BYTES = 4096
 _MOST_ROWS_A_PAGE = 100
-"""The smallest rows, those of credit, have some 40 bytes."""
+"""The smallest rows, those of credit, have about 40 bytes."""
 _NUM_PAGES = slice(28, 32)
-"""Of a file's first bytes those that count its pages."""
+"""Bytes of the file's header with the number of pages."""
 _OF_THE_FILE = (sqlite3.SQLITE_ERROR, sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB)
-"""Codes of errors for which a file's content is to blame: of tables that are not there, too."""
+"""Codes of errors that are caused by a file's content, missing tables included."""
 _MOST_FORMATS = 1000
-"""A higher number is none that any version wrote."""
+"""No version writes a higher format number, so such a header is damaged."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,16 +82,16 @@ class Records:
 
     db: Database
     damage: str | None = None
-    """What is wrong with the file, in words; `db` is then a copy of what can be read. None: `db` is the file itself."""
+    """What is wrong with the file; `db` is then a copy with the recovered data. None: `db` is the file itself."""
 
 
 @dataclass(frozen=True, slots=True)
 class FinishedEpisode:
-    """A finished episode as it is kept."""
+    """A finished episode, encoded."""
 
     record: bytes
     step: int | None = None
-    """The training step that asked for it. None: no step did."""
+    """The training step that the episode was played for. None: it was played for no step."""
 
     @classmethod
     def of(cls, episode: Episode, step: int | None = None) -> Self:
@@ -100,7 +100,7 @@ class FinishedEpisode:
 
 def row_of(episode: Episode, finished: FinishedEpisode) -> tuple[object, ...]:
     """Values for INSERT."""
-    # SQLite takes no half of a surrogate pair, which a row may have in its id; the record keeps it as it is.
+    # SQLite stores no lone surrogates, which a row may have in its id; the record keeps them.
     own, group, task = (_whole(name) for name in (episode.id, episode.group_id, episode.task_id))
     return (
         *(own, finished.step, group, task, episode.is_eval, episode.outcome.kind),
@@ -114,12 +114,13 @@ def _whole(text: str) -> str:
 
 
 def open_records(folder: Path, *, is_begun: bool, reads_only: bool = False, checks: bool = True) -> Records:
-    """Those in the folder; a new file where the run has not begun. Raises what SQLite raises if the disk refuses.
+    """Open the records in the folder; creates the file if the run has not begun. Raises sqlite3.Error if the disk
+    cannot be read or written.
 
-    checks: whether all of the file is as it was written; False: whether it is a file of ours.
+    checks: verify the whole file; False: verify only that it is a `run.db`.
     """
     path, new = folder / NAME, folder / _NEW
-    if new.is_file() and not (path.exists() or reads_only):  # it was complete before the damaged one went
+    if new.is_file() and not (path.exists() or reads_only):  # the damaged file is moved only when this is complete
         new.replace(path)
     if is_begun and not (path.is_file() and path.stat().st_size):
         return _salvaged(path, "is empty" if path.exists() else "is missing")
@@ -143,7 +144,7 @@ def open_records(folder: Path, *, is_begun: bool, reads_only: bool = False, chec
 
 
 def replace_damaged(folder: Path, readable: Database) -> None:
-    """Write what could be read as the run's file; the damaged one is kept beside it under another name."""
+    """Replace the run's file by the recovered data; the damaged file is kept under another name."""
     new = folder / _NEW
     new.unlink(missing_ok=True)
     readable.copy_to(new)
@@ -154,10 +155,10 @@ def replace_damaged(folder: Path, readable: Database) -> None:
 
 
 def _wrong(db: Database, *, checks: bool = True) -> str | None:
-    """What is wrong with the file, in words. None: its pages hang together, and records are as they were written."""
+    """What is wrong with the file. None: it passes SQLite's integrity check, and the records match their checksums."""
     ((found,),) = db.rows("PRAGMA user_version")
     if found != FORMAT and 0 < found < _MOST_FORMATS:
-        return None  # another version's, which this one cannot judge
+        return None  # a file of another version, which this one cannot check
     header = f"its header names the format {found}" if found else "its header names no format"
     said = header if found != FORMAT else db.damage() if checks else None
     if said is None and checks:
@@ -186,14 +187,14 @@ def _salvaged(path: Path, problem: str) -> Records:
 
 
 def _take_episode(db: sqlite3.Connection, record: Any, checksum: Any, step: Any) -> None:
-    """Its columns are made anew: a damaged page may show those of another row."""
+    """Insert an episode, with columns computed from its record: in a damaged page they may be another row's."""
     if isinstance(record, bytes) and zlib.crc32(record) == checksum:
         episode = decode_episode(record)
         db.execute(INSERT, row_of(episode, FinishedEpisode(record, step if isinstance(step, int) else None)))
 
 
 def _rows(db: Database, path: Path, table: str, columns: str) -> Iterator[tuple[Any, ...]]:
-    """Those that can be read, in order. A page that cannot be costs the rows that hang on it."""
+    """The rows that can be read, in order. Rows on damaged pages are skipped."""
     most = sum(each.stat().st_size for each in path.parent.iterdir()) // _PAGE_BYTES * _MOST_ROWS_A_PAGE
     try:
         ((last,),) = db.rows(f"SELECT max(rowid) FROM {table} NOT INDEXED")
@@ -205,14 +206,14 @@ def _rows(db: Database, path: Path, table: str, columns: str) -> Iterator[tuple[
 
 
 def _copy_with_first_page(path: Path, copy: Path) -> None:
-    """The file and its journal, with the first page that all our files have: the header, and where the tables begin.
+    """Copy the file and its journal, with the first page (header and schema) replaced by that of a new file.
 
-    SQLite reads nothing of a file whose header is wrong, and throws the journal of an empty one away.
+    SQLite refuses a file with a damaged header, and discards the journal of an empty one.
     """
     with closing(Database.open(copy)) as fresh:
         fresh.create(_SCHEMA)
     first_page = bytearray(copy.read_bytes()[:_PAGE_BYTES])
-    first_page[_NUM_PAGES] = bytes(4)  # SQLite asks the file system then
+    first_page[_NUM_PAGES] = bytes(4)  # 0: SQLite takes the number from the size of the file
     if path.is_file():
         shutil.copyfile(path, copy)
     with copy.open("r+b") as file:

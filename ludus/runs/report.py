@@ -1,8 +1,8 @@
-"""A run as one HTML page that needs nothing else, and its reward curve as a PNG.
+"""Writes the report of a run: one self-contained HTML page, and its reward curve as a PNG.
 
-Knows: what the live page asks, the page as one file.  Knows not: who measured the numbers.
-The page is the live one with its data inside: curves, health and ledger of all of the run, the newest episodes in a
-list, and of some every turn and token.
+Knows: the live page and its routes.  Knows not: how the numbers were measured.
+The page is the live one with its data included: curves, health and ledger of the whole run, a list of the newest
+episodes, and some episodes with every turn and token.
 """
 
 from __future__ import annotations
@@ -27,19 +27,19 @@ from ludus.runs.watch.run import WatchedRun
 MOST_LISTED = 1_000
 """Episodes in the list, half a kilobyte each."""
 MOST_STEPS = 50
-"""Of steps the newest have their groups."""
+"""Newest steps that are shown with their groups."""
 MOST_BRANCHES = 20
-"""The newest, with their tokens."""
+"""Newest branches, which are shown with their tokens."""
 MOST_TOKENS = 60_000
-"""Of episodes that are shown turn by turn, their prompts included, and as much for their messages."""
+"""Tokens, prompts included, of episodes that are shown turn by turn; their messages may have as many again."""
 _TOKEN_BYTES = 100
 _NUM_SHOWN = 3
-"""Of the best, of the worst, of the newest and of those that ended badly."""
+"""Episodes shown turn by turn from each of: the best, the worst, the newest, the failed."""
 
 
 @dataclass(frozen=True, slots=True)
 class ReportFiles:
-    """What was written."""
+    """The files that were written."""
 
     html: Path
     png: Path | None
@@ -49,7 +49,7 @@ class ReportFiles:
 def write_report(run: RunStore, *, decode: Decode | None = None) -> ReportFiles:
     """Write `report.html` and `reward.png` into the run's folder.
 
-    decode: text of token ids. None: by the run's own model; where it is not here, ids are shown.
+    decode: returns the text of token ids. None: that of the run's model; without the model, ids are shown.
     Raises UserError without matplotlib.
     """
     page, curves = _drawn(run, decode)
@@ -63,18 +63,18 @@ def write_report(run: RunStore, *, decode: Decode | None = None) -> ReportFiles:
 
 
 def report_page(run: RunStore, *, decode: Decode | None = None) -> str:
-    """The page alone, which is written nowhere; otherwise as `write_report`."""
+    """The HTML page, without writing it to a file; otherwise as `write_report`."""
     return _drawn(run, decode)[0]
 
 
 def report_text(run: RunStore, *, decode: Decode | None = None) -> str:
-    """The run in a page of Markdown, which is written nowhere; decode as in `write_report`."""
+    """The report in Markdown, without writing it to a file; decode as in `write_report`."""
     with closing(_watched(run, decode)) as watched:
         return digest(watched)
 
 
 def _watched(run: RunStore, decode: Decode | None) -> WatchedRun:
-    """With the episodes read that a report lists."""
+    """The run, once the episodes that a report lists have been read."""
     watched = WatchedRun(run.folder, run.name, decode=decode)
     watched.wait(num_read=MOST_LISTED)
     return watched
@@ -87,7 +87,7 @@ def _drawn(run: RunStore, decode: Decode | None) -> tuple[str, tuple[Series, ...
 
 
 def report_data(run: WatchedRun) -> dict[str, Any]:
-    """By route what the live page would be answered."""
+    """The answers that the live page would get, by route."""
     overview = run.overview()
     name = f"/api/runs/{_part(run.id)}"
     outline = {key: overview[key] for key in ("id", "name", "path", "state", "num_steps", "updated_at")}
@@ -119,7 +119,7 @@ def report_data(run: WatchedRun) -> dict[str, Any]:
 
 
 def _shown(run: WatchedRun) -> Iterator[dict[str, Any]]:
-    """The rows of episodes that are shown turn by turn: some of each kind that a reader looks for first."""
+    """Rows of the episodes that are shown turn by turn: some of each kind that readers look for first."""
     asked = (
         EpisodeQuery(is_eval=False, sort="-reward"),
         EpisodeQuery(is_eval=False, sort="reward"),
@@ -137,8 +137,8 @@ def _shown(run: WatchedRun) -> Iterator[dict[str, Any]]:
 
 
 def _episode_data(run: WatchedRun, name: str, episode_id: str, *, room: int) -> tuple[dict[str, Any], int]:
-    """By route what of it fits into so many tokens, prompts among them, and how many it takes: its messages or
-    nothing, and the tokens of its turns."""
+    """The episode's answers by route, as far as they fit into `room` tokens, prompts included, and the tokens used. The
+    messages are included as a whole or not at all, the tokens turn by turn."""
     episode = run.episode(episode_id)
     taken = len(to_json(episode)) // _TOKEN_BYTES
     if taken > room:
@@ -159,7 +159,7 @@ _LEARNING = (
     ("eval/success", "success, held out", True),
     ("eval/reward", "reward, held out", True),
 )
-"""Name of the metric, title of its curve, and whether it is measured now and then only."""
+"""Name of the metric, title of its curve, and whether it is measured in some steps only."""
 
 
 def _learning_curves(run: WatchedRun) -> tuple[Series, ...]:
@@ -178,5 +178,5 @@ def _learning_curves(run: WatchedRun) -> tuple[Series, ...]:
 
 
 def _part(text: str) -> str:
-    """Of a route, as `encodeURIComponent` writes it in the page."""
+    """A part of a route, encoded as by the page's `encodeURIComponent`."""
     return quote(text, safe="-_.!~*'()")

@@ -115,8 +115,8 @@ class RunStore(AbstractContextManager["RunStore"]):
 
     @classmethod
     def go_on(cls, folder: Path | str, config_text: str, *, step: int) -> RunStore:
-        """Resume an existing run after `step`, perhaps with another configuration. Its summary is removed, and everything
-        of later steps except their episodes and credit, since these steps are trained anew.
+        """Resume an existing run after `step`, perhaps with another configuration. Its summary is removed, and
+        everything of later steps except their episodes and credit, since these steps are trained anew.
 
         Damaged files are set aside, and a warning says what was wrong.
         The previous configuration is kept beside the new one. If the run was resumed from the same step before, the

@@ -40,8 +40,8 @@ class ChatText:
     def load(cls, folder: Path, *, chat_template: str | None = None, tool_parser: str = "auto") -> ChatText:
         """The chat text of the model in `folder`.
 
-        chat_template: path of a Jinja file, or name of a shipped template ('chatml-tools') or of another template of the
-        model ('tool_use'). None: the model's own.
+        chat_template: path of a Jinja file, or name of a shipped template ('chatml-tools') or of another template of
+        the model ('tool_use'). None: the model's own.
         tool_parser: 'auto', or a name of `PARSERS`.
         """
         tokenizer = Tokenizer.load(folder)

@@ -1,4 +1,4 @@
-"""Benchmarks: how fast this machine samples, trains and steps, beside what a user would pick instead.
+"""Benchmarks: how fast this machine samples, trains and steps, compared with alternatives ("peers").
 
-The command line starts every measurement in a process of its own (`pairs`), with its work in a file (`work`).
+The command line runs every measurement in a separate process (`pairs`), whose work is described in a file (`work`).
 """

@@ -1,4 +1,4 @@
-"""What this machine can do at best, measured right beside what is judged by it.
+"""Upper bounds of this machine's speed, measured at the same time as the results that are compared with them.
 
 Knows: matrix products, copies, cards.  Knows not: engines, trainers.
 V: rows of a weight, K: its columns.
@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from ludus.engines.lease import release_workers
 from ludus.models.load import LoadedModel
 
-# As long as short stalls of a virtual machine need to average out, as short as the speed of the machine stays.
+# Long enough to average out short stalls of a virtual machine, short enough that the machine's speed does not change.
 _LEAST_S = 0.5
 # Calls of less than ten milliseconds need no more than these to average out.
 _MOST_CALLS = 50
@@ -23,13 +23,13 @@ _MATRIX_SIZE = 2048
 
 
 def matrix_flops_per_s(device: torch.device) -> float:
-    """Rate of a square product in bf16, two operations a multiplication."""
+    """Floating-point operations per second of a square bf16 matrix product, two for each multiply-add."""
     a, b = torch.randn(2, _MATRIX_SIZE, _MATRIX_SIZE, device=device).bfloat16()
     return 2 * _MATRIX_SIZE**3 / seconds(lambda: a @ b, device)
 
 
 def linear_tokens_per_s(model: LoadedModel, num_tokens: int) -> float:
-    """Rate of a decoding step with nothing in it but the model's linear layers, unfused, and the head."""
+    """Tokens per second of a decoding step that consists only of the model's linear layers, unfused, and the head."""
     weights = linear_weights(model)
     head = model.head_weight
     widths = {weight_VK.shape[1] for weight_VK in weights}
@@ -44,15 +44,16 @@ def linear_tokens_per_s(model: LoadedModel, num_tokens: int) -> float:
 
 
 def linear_weights(model: LoadedModel) -> list[Tensor]:
-    """The weights that every token is multiplied with, in order: those of the layers, then the head's."""
+    """The weights by which every token is multiplied, in order: those of the layers, then the head's."""
     layers = [part for layer in model.layers for part in layer.modules() if isinstance(part, nn.Linear)]
     return [part.weight.detach() for part in layers] + [model.head_weight.detach()]
 
 
 def decoding_bytes(model: LoadedModel, num_cached_tokens: int) -> int:
-    """What a decoding step must read: every weight of linear layers and head once, and keys and values of all requests.
+    """Bytes that a decoding step must read: each weight of linear layers and head once, keys and values of all
+    requests.
 
-    num_cached_tokens: of all requests together.
+    num_cached_tokens: total over all requests.
     """
     config = model.config
     kv_values = 2 * config.num_layers * config.num_kv_heads * config.head_dim * num_cached_tokens
@@ -61,14 +62,14 @@ def decoding_bytes(model: LoadedModel, num_cached_tokens: int) -> int:
 
 
 def copied_bytes_per_s(num_bytes: int, device: torch.device) -> float:
-    """Rate of a copy that reads and writes `num_bytes` in all."""
+    """Bytes per second, read and written, of a copy that moves `num_bytes` in total."""
     source = torch.zeros(num_bytes // 2, dtype=torch.uint8, device=device)
     target = torch.zeros_like(source)
     return num_bytes / seconds(lambda: target.copy_(source), device)
 
 
 def seconds(work: Callable[[], object], device: torch.device) -> float:
-    """Mean time of one call, over as many as half a second holds, after two to warm up."""
+    """Mean seconds of one call, over half a second of calls, after two warm-up calls."""
     work()
     work()
     finish(device)
@@ -78,11 +79,11 @@ def seconds(work: Callable[[], object], device: torch.device) -> float:
         num_calls += 1
         finish(device)
         taken_s = time.perf_counter() - started_at
-    release_workers()  # or the engine that is measured next shares its cores with them
+    release_workers()  # otherwise they would compete for cores with the engine that is measured next
     return taken_s / num_calls
 
 
 def finish(device: torch.device) -> None:
-    """Wait for what was asked of a card; a processor has finished when a call returns."""
+    """Wait until a card has finished its queued work; on the CPU, work is finished when a call returns."""
     if device.type == "cuda":
         torch.cuda.synchronize(device)

@@ -1,7 +1,7 @@
-"""Rewards over the steps of runs, kept in files, compared where they end, and drawn.
+"""Reward curves of runs: reads them from files, compares their ends, and draws them.
 
-Knows: lines of numbers, files.  Knows not: who trained.
-A file is called NAME-seedN.jsonl and holds one object a step; other lines in it are not read.
+Knows: lines of numbers, files.  Knows not: what was trained.
+A file is named NAME-seedN.jsonl and holds one object for each step; other lines are ignored.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from ludus.errors import UserError
 from ludus.runs.plot import Series, write_reward_png
 
 LAST_STEPS = 10
-"""Of 40: late enough to show what was learned, enough of them that 64 answers each give a mean within a percent."""
+"""Of 40 steps: late enough to show what was learned, and enough for a mean within a percent at 64 answers a step."""
 Line = Mapping[str, Any]
 Curves = Mapping[int, Sequence[Line]]
 """The lines of each seed."""
@@ -41,7 +41,7 @@ def read_curves(folder: Path, name: str) -> Curves:
 
 
 def recorded(folder: Path, names: Sequence[str]) -> tuple[str, ...]:
-    """Those of the names that have a curve in the folder. Raises UserError if none of them has."""
+    """The names that have a curve in the folder. Raises UserError if none has."""
     found = tuple(name for name in names if any(folder.glob(f"{name}-seed*.jsonl")))
     if names and not found:
         files = ", ".join(str(curve_file(folder, name, 0)) for name in names)
@@ -65,9 +65,9 @@ def last_mean(lines: Sequence[Line], num: int = LAST_STEPS) -> tuple[float, floa
 def compare_curves(curves: Mapping[str, Curves]) -> list[dict[str, Any]]:
     """A row for each name: the mean reward of the last steps, over seeds, and that of every seed.
 
-    The error is that of the mean over seeds; of one seed, over its last steps. `no_worse`: the first name is not below
-    this one by more than two standard errors of the difference.
-    Raises UserError for curves of unequal lengths: a learning rate that falls to 0 makes them different runs.
+    The error is the standard error of the mean over seeds; for one seed, over its last steps. `no_worse`: the first
+    name is not below this one by more than two standard errors of the difference.
+    Raises UserError for curves of unequal lengths, because a decaying learning rate makes such runs incomparable.
     """
     lengths = {f"{name}, seed {seed}": len(lines) for name, each in curves.items() for seed, lines in each.items()}
     if len(set(lengths.values())) > 1:

@@ -1,11 +1,11 @@
-"""What the gateway costs: scripted answers behind it, a lean client in front of it, real sockets, every turn recorded.
+"""Measures the overhead of the gateway, with scripted answers, a fast client, real sockets, and every turn recorded.
 
 Knows: the gateway, the client's process, the engine's own times.  Knows not: peers, pairs.
 
     client (load.py, its own process) ── sockets ──▶ gateway ▶ recorder ▶ scripted answers (this process)
 
-What the gateway adds is the client's time less the engine's. The ceiling is the same client against an application
-that does nothing, on the same server.
+The overhead is the client's time minus the engine's. The ceiling is the same client with an application that does
+nothing, on the same server.
 """
 
 from __future__ import annotations
@@ -38,15 +38,15 @@ from ludus.runs.journal import Journal
 from ludus.text.chat import ChatText
 from ludus.types import Call, Sampled, TokenChunk
 
-# More than are played in the time of all phases.
+# More than can be played within all phases.
 NUM_SESSIONS = 8000
 
 
 class TimedEngine(ScriptedEngine):
-    """Scripted answers, and how long each call and its first token took."""
+    """An engine with scripted answers that measures the time of each call and of its first token."""
 
     def __init__(self, reply: str, text: ChatText) -> None:
-        token_ids = text.tokenizer.encode(reply)  # once: what an engine does must not be measured
+        token_ids = text.tokenizer.encode(reply)  # once, so that the engine's own work is not measured
         super().__init__(lambda _: token_ids, text.tokenizer)
         self.times_s: list[float] = []
         self.first_tokens_s: list[float] = []
@@ -67,9 +67,9 @@ class TimedEngine(ScriptedEngine):
 
 
 def measure_gateway(work: GatewayWork) -> dict[str, Any]:
-    """Requests a second of all connections, and what the gateway adds one at a time, in seconds.
+    """Requests per second over all connections, and the overhead of single requests in seconds.
 
-    Raises BackendError if a request was not answered or a turn is not in the record.
+    Raises BackendError if a request was not answered or its turn was not recorded.
     """
     text = ChatText.load(Path(work.model))
     engine = TimedEngine(work.reply, text)
@@ -93,7 +93,7 @@ def measure_gateway(work: GatewayWork) -> dict[str, Any]:
 
 
 def _played(work: GatewayWork, recorder: Recorder, journal: Journal) -> Sequence[Mapping[str, float]]:
-    """What the client measured of sessions that are recorded as `ludus gateway` records them."""
+    """The client's measurements, with sessions recorded as by `ludus gateway`."""
     sessions = SessionKeys()
     recorded = [recorder.open(SessionSpec(f"session-{idx}"), sink=journal) for idx in range(NUM_SESSIONS)]
     calm_garbage_collection()
@@ -106,7 +106,7 @@ def _played(work: GatewayWork, recorder: Recorder, journal: Journal) -> Sequence
 
 
 def ask(work: GatewayWork, base_url: str, paths: Sequence[str]) -> Sequence[Mapping[str, float]]:
-    """What the client's process measured in each phase of `work`. Raises BackendError with its last lines."""
+    """The measurements of the client's process in each phase of `work`. Raises BackendError with its last lines."""
     address = urlsplit(base_url)
     job = {**asdict(work), "host": address.hostname, "port": address.port, "paths": paths}
     measured: list[dict[str, float]] = Runner("the gateway's client", work.client, job, "please report it").run()[
@@ -116,7 +116,7 @@ def ask(work: GatewayWork, base_url: str, paths: Sequence[str]) -> Sequence[Mapp
 
 
 def _check(sessions: Sequence[Session], *, num_requests: int) -> None:
-    """Every request is a turn, and every turn goes on with the tokens of the one before."""
+    """Raises BackendError unless every request is a turn that extends the tokens of the turn before it."""
     stats = [session.stats() for session in sessions]
     num_turns, num_forks = sum(each.num_turns for each in stats), sum(sum(each.forks.values()) for each in stats)
     if num_turns != num_requests or num_forks:
@@ -124,8 +124,8 @@ def _check(sessions: Sequence[Session], *, num_requests: int) -> None:
 
 
 def _ceiling(work: GatewayWork) -> float:
-    """Requests a second that the client and the server manage with an application that reads a body and answers every
-    request with the same bytes, as many as a chat answer has."""
+    """Requests per second of the client and the server with an application that reads the body and answers with
+    constant bytes, as many as a chat answer has."""
     content = json.dumps({"reply": work.reply, "padding": "x" * 300}).encode()
 
     async def idle(scope: Scope, receive: Receive, send: Send) -> None:

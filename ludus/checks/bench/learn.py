@@ -1,4 +1,4 @@
-"""What a run learns, step by step, so that ways to learn can be compared: a recipe, as its configuration trains it.
+"""Measures what a run learns, step by step, to compare algorithms: trains a recipe by its configuration.
 
 Knows: a run's configuration, the public API.  Knows not: other runs, curves, terminals.
 """
@@ -17,7 +17,7 @@ from ludus.loop.memory import peak_rss_mb
 
 
 def measure_learn(work: LearnWork) -> dict[str, Any]:
-    """A line for each step: its number, seconds, the mean reward of its episodes; and what held-out rows say."""
+    """A line for each step: its number, seconds, mean reward of its episodes; and the results on held-out rows."""
     steps = Steps()
     with tempfile.TemporaryDirectory(prefix="ludus-bench-") as folder:
         config = load_config(Path(work.run), (*work.overrides, f"run_root={folder}", f"seed={work.seed}"))

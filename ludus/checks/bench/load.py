@@ -1,11 +1,11 @@
-"""The client of `ludus bench gateway`: `python load.py JOB.json`, in a process of its own.
+"""The client of `ludus bench gateway`: `python load.py JOB.json`, in a separate process.
 
-Knows: HTTP/1.1 over raw sockets, whole requests written beforehand.  Knows not: Ludus; it needs nothing but Python.
-It answers a whole response with the next request, in some 30 microseconds: slower clients would be what is measured.
+Knows: HTTP/1.1 over raw sockets, with prepared requests.  Knows not: Ludus; it needs only Python.
+It sends the next request about 30 microseconds after a response is complete; a slower client would be the bottleneck.
 
-A connection sends request after request. It replays sessions: all bodies in order to one path, then
-the same to the next path. Prints one JSON object: of each of its `phases` the `requests`, `seconds`, and percentiles of
-the latency.
+A connection sends one request after the other. It replays sessions: all bodies in order to one path, then the same to
+the next path. Prints one JSON object: for each of its `phases` the `requests`, `seconds`, and percentiles of the
+latency.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _CONTENT = re.compile(rb'"content": ?"[^"]')
 
 
 class Phase:
-    """So many connections for so long; what they measured."""
+    """A number of connections for a duration, and what they measured."""
 
     def __init__(self, connections: int, seconds: float, *, stream: bool) -> None:
         self.num_connections = connections
@@ -97,7 +97,7 @@ class Connection(asyncio.Protocol):
                 return False
             length = re.search(rb"content-length: *(\d+)", bytes(self._answer[:end]).lower())
             self._length = end + len(_END_OF_HEAD) + int(length[1]) if length else 0
-        # 0: chunked. No answer that is measured here has the end of the last chunk within its text.
+        # 0: chunked. No measured answer contains the bytes of the last chunk's end in its text.
         return len(self._answer) >= self._length if self._length else self._answer.endswith(_LAST_CHUNK)
 
     def _check(self) -> None:

@@ -1,6 +1,6 @@
-"""What a result was measured on, in words: processor, cores, memory, versions.
+"""Describes the machine of a result: processor, cores, memory, versions.
 
-Knows: the operating system (`ludus.machine`).  Knows not: torch (it is asked for its version alone).
+Knows: the operating system (`ludus.machine`).  Knows not: torch, except its version.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ def machine() -> str:
 
 
 def versions() -> dict[str, str]:
-    """Of Python and of what computes, in this environment."""
+    """Versions of Python and of the libraries that compute, in this environment."""
     found = {"python": platform.python_version()}
     for name in _PACKAGES:
         try:

@@ -1,9 +1,9 @@
-"""What running ahead is worth to agents with slow tools: a run of some recipe, its rollouts so far ahead of training.
+"""Measures what rollouts that run ahead of training gain for agents with slow tools.
 
 Knows: a run's configuration, the public API, agents behind an SDK.  Knows not: pairs, terminals.
 
-The agent is the recipe's, as it is: a hook of the HTTP client it is given waits before every call of the model, as
-tools would that the agent calls before it asks again. Evaluations wait for nothing.
+The recipe's agent is unchanged: a hook of its HTTP client waits before every call of the model, like tools that the
+agent calls in between. There are no such delays in evaluations.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ from ludus.errors import UserError
 from ludus.runs.metrics import Metrics
 from ludus.settings import import_object
 
-# Of the steps, so many at the end show what was learned.
+# Share of the last steps whose rewards show what was learned.
 _LAST_SHARE = 0.25
 
 
 def with_slow_tools(agent: WorkflowAdapter, work: OverlapWork) -> Callable[..., Awaitable[object]]:
-    """The agent of a recipe, whose calls of the model each come after a tool."""
+    """The agent of a recipe, with a slow tool before each of its calls of the model."""
     rng = random.Random(work.seed)
 
     async def use_tools(_request: object) -> None:
@@ -48,7 +48,7 @@ def with_slow_tools(agent: WorkflowAdapter, work: OverlapWork) -> Callable[..., 
 
 
 class Ages(Steps):
-    """Observes a run: how old the tokens of each step are, too."""
+    """Observes a run: as `Steps`, and the age of the tokens of each step."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -62,7 +62,7 @@ class Ages(Steps):
 
 
 def measure_overlap(work: OverlapWork) -> dict[str, Any]:
-    """Episodes a second from the first to the last, the reward of the last steps, success on held-out rows."""
+    """Episodes per second from the first to the last, reward of the last steps, success on held-out rows."""
     observer = Ages()
     with tempfile.TemporaryDirectory(prefix="ludus-bench-") as folder:
         config = overlap_config(work, folder)
@@ -84,7 +84,7 @@ def measure_overlap(work: OverlapWork) -> dict[str, Any]:
 
 
 def overlap_config(work: OverlapWork, run_root: str) -> Config:
-    """The recipe's own, so far ahead; everything that may be under way at once has a slot."""
+    """The recipe's configuration with `ahead`, and a slot for every episode that may run concurrently."""
     plain = load_config(Path(work.run), work.overrides)
     under_way = (work.ahead + 1) * plain.train_dataset.batch_size * plain.gconfig.n_samples
     chosen = (

@@ -1,9 +1,9 @@
-"""Two runners in turn, each time in a fresh process: A B A B, and the ratios of the pairs.
+"""Runs two runners alternately, each time in a new process (A B A B), and compares each pair by its ratio.
 
 Knows: commands, their work as a file, the last line they print.  Knows not: what is measured.
-Invariant: only results of one pair are divided by each other: a machine's speed changes within minutes.
+Invariant: ratios are taken only within a pair, because a machine's speed changes within minutes.
 
-A runner is a command that gets the path of a JSON file (its work) as its last argument and ends by printing one JSON
+A runner is a command whose last argument is the path of a JSON file (its work), and whose last line of output is a JSON
 object, its results.
 """
 
@@ -21,24 +21,24 @@ from typing import Any
 from ludus.errors import BackendError
 
 Results = Mapping[str, Any]
-"""What a runner printed."""
-# Of a failed runner's output: enough for the message of an exception and where it came from.
+"""The JSON object that a runner printed."""
+# Lines of a failed runner's output that are shown: enough for an exception's message and origin.
 _LAST_LINES = 12
 
 
 @dataclass(frozen=True, slots=True)
 class Runner:
-    """A command, and the work that it does in a process of its own."""
+    """A command, and its work, done in a separate process."""
 
     name: str
     command: tuple[str, ...]
     work: Mapping[str, Any]
-    """What fits into a JSON file."""
+    """JSON-able."""
     advice: str
     """What to do when it fails."""
 
     def run(self) -> Results:
-        """The results that it prints. Raises BackendError with its last lines if it prints none."""
+        """Run it; returns its results. Raises BackendError with its last lines if it prints none."""
         with tempfile.TemporaryDirectory(prefix="ludus-bench-") as folder:
             file = Path(folder) / "work.json"
             file.write_text(json.dumps(self.work))
@@ -57,15 +57,15 @@ class Runner:
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """What both runners printed, pair by pair."""
+    """The results of both runners, pair by pair."""
 
     ours: Sequence[Results]
     peer: Sequence[Results] | None
-    """None: nothing was compared with."""
+    """None: there was no peer."""
 
 
 def run_pairs(ours: Runner, peer: Runner | None, *, pairs: int, on_start: Callable[[str], object]) -> Measured:
-    """So many pairs, ours first in each; ours alone if there is no peer.
+    """Run `pairs` pairs, ours first in each; only ours if there is no peer.
 
     on_start: called with the name of a runner before each measurement.
     """
@@ -79,9 +79,9 @@ def run_pairs(ours: Runner, peer: Runner | None, *, pairs: int, on_start: Callab
 
 
 def compare(ours: Sequence[float], peer: Sequence[float], *, less_is_faster: bool = False) -> dict[str, float]:
-    """Medians of both, and the median of the pairs' ratios with its range; above 1 ours is faster.
+    """Medians of both, and median and range of the pairs' ratios; above 1, ours is faster.
 
-    less_is_faster: they are times, not rates.
+    less_is_faster: the values are times, not rates.
     """
     pairs = [(theirs, mine) if less_is_faster else (mine, theirs) for mine, theirs in zip(ours, peer, strict=True)]
     ratios = [above / below for above, below in pairs]
@@ -91,7 +91,7 @@ def compare(ours: Sequence[float], peer: Sequence[float], *, less_is_faster: boo
 
 
 def significant(value: float) -> float:
-    """Rounded to the digits that mean something."""
+    """The value rounded to its significant digits."""
     return float(f"{value:.4g}")
 
 

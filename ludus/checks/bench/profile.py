@@ -1,8 +1,8 @@
-"""Where the time of a step goes: every call of Python, every operation of torch, each counted once, in a few parts.
+"""Profiles a step: attributes the time of every Python call and torch operation to one of a few parts.
 
-Knows: torch's profiler, which files and operations make which part.  Knows not: what is run.
-Invariant: a call's own time (that of the calls inside it left out) belongs to exactly one part, so that parts and
-remainder add up to the profiled time.
+Knows: torch's profiler, which files and operations belong to which part.  Knows not: what is run.
+Invariant: the own time of a call (without the calls inside it) belongs to exactly one part, so that parts and remainder
+add up to the profiled time.
 """
 
 from __future__ import annotations
@@ -31,15 +31,15 @@ class Event(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class ProfileRules:
-    """Which part a call belongs to, by the marks that it and those around it bear."""
+    """Rules that assign a call to a part, by the marks of the call and of the calls around it."""
 
     marks: Mapping[str, str]
-    """By name what names of calls look like."""
+    """Patterns for names of calls, by mark."""
     rules: Sequence[tuple[str, str]]
-    """Parts and the marks that each needs, with blanks between; the first whose marks are all there decides."""
+    """Parts, and the marks that each needs, separated by spaces; the first rule whose marks are all present decides."""
 
     def marks_of(self, name: str) -> frozenset[str]:
-        """Of a call called `name`."""
+        """The marks of a call with this name."""
         return frozenset(mark for mark, pattern in self.marks.items() if re.search(pattern, name))
 
     def part_of(self, found: frozenset[str]) -> str:
@@ -73,9 +73,9 @@ class Profiler:
         self._profile.stop()
 
     def shares(self, parts: ProfileRules, *, num_steps: int) -> dict[str, Any]:
-        """Milliseconds of a step and share of what was recorded by part, largest first, what no rule knows last.
+        """Milliseconds per step and share of the recorded time by part, the largest first, time without a rule last.
 
-        `recorded_share` is that of the wall time between start and stop.
+        `recorded_share`: share of the wall time between start and stop that was recorded.
         """
         recorder: Any = self._profile.profiler
         assert recorder is not None, "the profile has been started and stopped"
@@ -95,7 +95,7 @@ class Profiler:
 
 
 def of_one_thread(roots: Sequence[Event]) -> list[Event]:
-    """The trees of the thread that stopped the profiler: the others wait, or do what nobody asked about."""
+    """The trees of the thread that stopped the profiler; other threads wait, or are not of interest."""
     left, stopped = list(roots), set[int]()
     for event in left:
         left.extend(event.children)
@@ -105,7 +105,7 @@ def of_one_thread(roots: Sequence[Event]) -> list[Event]:
 
 
 def own_seconds(roots: Iterable[Event], parts: ProfileRules) -> dict[str, float]:
-    """Seconds by part of all calls in the trees, each without the calls inside it; the profiler's own are left out."""
+    """Seconds by part of the own times of all calls in the trees; the profiler's own calls are left out."""
     total_ns: dict[str, int] = {}
     marks_of: dict[str, frozenset[str]] = {}
     left: list[tuple[Event, frozenset[str]]] = [(root, frozenset()) for root in roots]
@@ -116,7 +116,7 @@ def own_seconds(roots: Iterable[Event], parts: ProfileRules) -> dict[str, float]
         if event.name not in marks_of:
             marks_of[event.name] = parts.marks_of(event.name)
         marks = around | marks_of[event.name]
-        # below 0 where torch hangs a named block below the short call that opened it; the part's sum is right again
+        # negative if torch places a named block below the short call that opened it; the sum of the part is still right
         own_ns = event.duration_time_ns - sum(child.duration_time_ns for child in event.children)
         part = parts.part_of(marks)
         total_ns[part] = total_ns.get(part, 0) + own_ns

@@ -1,4 +1,4 @@
-"""A publish in the middle of sampling, measured: what it costs, and what becomes of the sequences in flight.
+"""Measures publishing weights during sampling: its cost, and what happens to sequences in flight.
 
 Knows: engine, trainer, the model's files.  Knows not: pairs, peers.
 """
@@ -22,29 +22,29 @@ from ludus.models.load import load_model, save_model
 from ludus.trainer.step import ModelTrainer
 
 _ROUNDS = 5
-# Of one weight: the fp32 master is read, the bf16 weight is written.
+# Bytes for each weight: the fp32 master is read, the bf16 weight is written.
 _BYTES_PER_WEIGHT = 4 + 2
 
 
 @dataclass(frozen=True, slots=True)
 class Round:
-    """All requests sampled once, with or without a publish half-way."""
+    """All requests sampled once, with or without publishing half-way."""
 
     taken_s: float
     publish_s: float = 0.0
-    """Until the engine samples with the new weights."""
+    """Seconds until the engine samples with the new weights."""
     copy_s: float = 0.0
     stale_tokens: int = 0
-    """Tokens in flight whose keys and values stay those of the old weights, as the engine counts them."""
+    """Tokens in flight whose keys and values are still those of the old weights, as counted by the engine."""
     carried_tokens: int = 0
-    """Sampled before the publish, in answers that went on after it."""
+    """Tokens sampled before publishing, in answers that continued after it."""
 
 
 async def measure_publish(work: PublishWork) -> dict[str, Any]:
-    """Rows for keeping and for recomputing keys and values."""
+    """A row for keeping, and one for recomputing, keys and values."""
     rows = []
     for kv, keep in (("keep", "true"), ("recompute", "false")):
-        # the setting acts only where weights are published while somebody samples
+        # the setting has an effect only if weights are published during sampling
         config = work.config("rollout.max_head_offpolicyness=1", f"engine.keep_kv_on_publish={keep}")
         async with open_local(config) as local:
             trainer = local.trainer(config)
@@ -73,7 +73,7 @@ async def measure_publish(work: PublishWork) -> dict[str, Any]:
 
 
 def measure_reload(work: PublishWork) -> dict[str, Any]:
-    """What it takes without shared tensors: the trainer writes the model to disk, the engine's side loads it."""
+    """The cost without shared tensors: the trainer writes the model to disk, the engine loads it."""
     config = work.config()
     model = load_model(config.model, seed=config.seed)
     taken_s = []
@@ -87,7 +87,7 @@ def measure_reload(work: PublishWork) -> dict[str, Any]:
 
 
 async def _round(local: LocalModel, trainer: ModelTrainer | None, work: PublishWork, name: str) -> Round:
-    """trainer: publishes when every answer has half its tokens. None: nothing is published."""
+    """Sample all requests. trainer: publishes when every answer has half its tokens. None: nothing is published."""
     count = Count([len(work.prompts) * work.new_tokens // 2])
     started_at = time.perf_counter()
     calls = sampling_calls(work.prompts, work.new_tokens, seed=work.seed, name=name)

@@ -1,9 +1,9 @@
-"""What replicas add where time is spent waiting for them: the same episodes on one engine and on several.
+"""Measures the speed-up by replicas when engines are the bottleneck: the same episodes on one engine and on several.
 
-Knows: the gateway, the rollouts, the router, engines of scripted answers.  Knows not: models, pairs, terminals.
+Knows: the gateway, the rollouts, the router, engines with scripted answers.  Knows not: models, pairs, terminals.
 
-An engine here samples so many calls at once, each token after a fixed time: it is limited by latency, as one behind a
-network is, and not by the processor that all of them share.
+An engine here samples a fixed number of calls at once, each token after a fixed time: it is limited by latency, like a
+remote engine, and not by the processor that all of them share.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _WORD = "word "
 
 
 class TwoTurnAgent:
-    """Asks, answers the answer, asks again, through the gateway."""
+    """An agent of two turns, through the gateway."""
 
     async def run(self, data: Mapping[str, Any], *, base_url: str, api_key: str, http_client: Any) -> float:
         messages = [{"role": "user", "content": data["question"]}]
@@ -48,7 +48,7 @@ class TwoTurnAgent:
 
 
 class SmallEngine(ScriptedEngine):
-    """Samples so many calls at once; more wait, in the order in which they came. For one event loop."""
+    """Samples a limited number of calls at once; others wait in order of arrival. For one event loop."""
 
     def __init__(self, answer: str, tokenizer: Tokenizer, *, token_s: float, slots: int) -> None:
         super().__init__(lambda _: answer, tokenizer, token_delay_s=token_s)
@@ -60,7 +60,7 @@ class SmallEngine(ScriptedEngine):
 
 
 async def measure_replicas(work: ReplicasWork) -> dict[str, Any]:
-    """Episodes a second, and how many calls each replica had."""
+    """Episodes per second, and the number of calls of each replica."""
     text = ChatText.load(Path(work.model))
     engines = [
         SmallEngine(_WORD * work.new_tokens, text.tokenizer, token_s=work.token_s, slots=work.slots)
@@ -79,14 +79,14 @@ async def measure_replicas(work: ReplicasWork) -> dict[str, Any]:
 
 
 async def _play(work: ReplicasWork, recorder: Recorder) -> float:
-    """Seconds that the groups took."""
+    """Play the groups; returns the seconds that they took."""
     generation = GenerationSettings(n_samples=_GROUP, max_new_tokens=work.new_tokens)
     settings = RolloutSettings(max_concurrent_rollouts=work.at_once)
     rows = [{"question": f"Tell me about number {number}."} for number in range(work.groups + 1)]
     agent = resolve_workflow(TwoTurnAgent())
     async with playing(agent, recorder, generation, settings) as runner:
         stream = GroupStream([Source(rows)], seed=work.seed, shuffle=False)
-        await runner.run(stream.group(work.groups).member(0, 0, None))  # what the first requests of a process pay
+        await runner.run(stream.group(work.groups).member(0, 0, None))  # warm-up of the process
         pool = RolloutPool(runner.run, stream, settings, n_samples=_GROUP, batch_size=work.groups)
         async with pool:
             started_at = time.perf_counter()

@@ -1,4 +1,4 @@
-"""What the runners printed, as rows of one result: ours, the peer's, their ratio, our share of the ceiling.
+"""Combines the runners' results into rows: ours, the peer's, their ratio, our share of the ceiling.
 
 Knows: measurements of pairs.  Knows not: processes, terminals.
 """
@@ -14,9 +14,9 @@ from ludus.checks.bench.table import Bench
 
 
 def rows_of(bench: Bench, measured: Measured) -> list[dict[str, Any]]:
-    """A row for each that ours printed: medians, and the ratio with its range. Without a peer those are None.
+    """A row for each row of ours: medians, and the ratio with its range. Without a peer the ratio is None.
 
-    A peer that prints one row has the same for all.
+    If a peer printed a single row, it is compared with all of ours.
     """
     ours = [bench.rows(each) for each in measured.ours]
     peer = [bench.rows(each) for each in measured.peer or ()]
@@ -40,7 +40,7 @@ def _row(bench: Bench, ours: Sequence[Results], peer: Sequence[Results]) -> dict
 
 
 def median(results: Sequence[Results], name: str) -> float | None:
-    """Of one result by name. None: it was not measured."""
+    """The median of a result by name. None: it was not measured."""
     known = [each[name] for each in results if each.get(name) is not None]
     return significant(statistics.median(known)) if known else None
 

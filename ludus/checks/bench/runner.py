@@ -1,5 +1,5 @@
-"""The processes of a bench: ours, `python -m ludus.checks.bench.runner BENCH WORK.json`, and peers in environments of
-their own. Ours prints one JSON object, the results, as its last line.
+"""The commands of a bench: ours, `python -m ludus.checks.bench.runner BENCH WORK.json`, and those of peers in their own
+environments. Ours prints one JSON object, the results, as its last line.
 
 Knows: interpreters, folders, scripts.  Knows not: what they measure.
 """
@@ -32,7 +32,7 @@ _SCRIPTS = Path(__file__).parents[3] / "bench" / "peers"
 
 
 def our_runner(bench: str, work: DataclassInstance, name: str = "ludus") -> Runner:
-    """Ludus, in a fresh process of this interpreter. A wrong setting is an error before anything is measured."""
+    """The runner of Ludus, in a new process of this interpreter. Settings are checked before anything is measured."""
     if isinstance(work, Workload):
         work.config()
     command = (sys.executable, "-m", "ludus.checks.bench.runner", bench)
@@ -42,7 +42,7 @@ def our_runner(bench: str, work: DataclassInstance, name: str = "ludus") -> Runn
 
 
 def peer_names(bench: str, peer: str) -> tuple[str, ...]:
-    """The peers that `peer` names: the one that is called so, else all that begin with it, the usual one first.
+    """The peers that `peer` names: the peer of that name, else all whose names begin with it, the default first.
 
     Raises UserError if there is none.
     """
@@ -54,7 +54,7 @@ def peer_names(bench: str, peer: str) -> tuple[str, ...]:
 
 
 def peer_runner(peer: str, bench: str, work: DataclassInstance, folder: Path) -> Runner:
-    """A peer, in the environment below `folder` that bench/peers.sh made for it.
+    """The runner of a peer, in its environment below `folder`, which bench/peers.sh makes.
 
     Raises UserError if the peer is unknown, not set up, or if its script is not here.
     """
@@ -70,7 +70,7 @@ def peer_runner(peer: str, bench: str, work: DataclassInstance, folder: Path) ->
 
 
 def main() -> None:
-    """Measure the bench that the first argument names, with the work in the file that the second one names."""
+    """Run a measurement. Arguments: the name of the bench, the path of its work."""
     bench, file = sys.argv[1:]
     measure = import_object(f"ludus.checks.bench.{BENCHES[bench].measure}")
     work = TypeAdapter(get_type_hints(measure)["work"]).validate_json(Path(file).read_text())

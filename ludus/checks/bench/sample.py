@@ -1,4 +1,4 @@
-"""Our sampling, measured: from the first submit to the last token, and its decoding against the linear layers alone.
+"""Measures Ludus's sampling: from the first submit to the last token, and decoding compared with bare linear layers.
 
 Knows: the engine as users of the library run it.  Knows not: peers, pairs.
 """
@@ -20,12 +20,12 @@ from ludus.compat.config import Config
 from ludus.types import Call, Sampling, TokenChunk
 
 Prompts = Sequence[Sequence[int]]
-# More than the caches of a processor or a card hold.
+# Larger than the caches of a processor or a card.
 _COPIED_BYTES = 2**29
 
 
 class Count:
-    """Counts the tokens of all requests, and notifies when so many have come."""
+    """Counts the tokens of all requests, and notifies when a given number has arrived."""
 
     def __init__(self, numbers: Sequence[int]) -> None:
         self._numbers = numbers
@@ -50,7 +50,7 @@ class Arrivals:
 
 
 async def measure_sample(work: SampleWork) -> dict[str, Any]:
-    """For every number of requests the tokens a second, of all and of decoding alone, and the ceiling of the latter."""
+    """For each number of requests, tokens per second overall and of decoding only, and the ceiling of the latter."""
     config = sampling_config(work)
     rows = []
     async with open_local(config) as local:
@@ -61,7 +61,7 @@ async def measure_sample(work: SampleWork) -> dict[str, Any]:
             taken_s, arrivals = await sample(local, prompts, work, name=f"measured {number}")
             above = linear_tokens_per_s(local.model, len(prompts))
             decoded = decoding_rate(arrivals)
-            # half of the answers, which is what is cached of them on average
+            # prompts plus half of the answers, the average number of cached tokens
             num_cached = sum(map(len, prompts)) + len(prompts) * work.new_tokens // 2
             read = decoding_bytes(local.model, num_cached) * decoded / len(prompts)
             rows.append(
@@ -77,7 +77,7 @@ async def measure_sample(work: SampleWork) -> dict[str, Any]:
 
 
 async def profile_sample(work: SampleWork) -> dict[str, Any]:
-    """Where the time of a decoding step goes, with the first number of requests; prompts are not among it."""
+    """The profile of a decoding step, without prefill, for the first number of requests."""
     config = sampling_config(work)
     prompts = work.batches[0]
     async with open_local(config) as local:
@@ -87,7 +87,7 @@ async def profile_sample(work: SampleWork) -> dict[str, Any]:
         calls = sampling_calls(prompts, work.new_tokens, seed=work.seed, name="profiled")
         tasks = [asyncio.create_task(engine.generate(call, count)) for call in calls]
         await count.reached[0].wait()
-        # a publish is what runs on the engine's thread between two steps
+        # publishing runs code on the engine's thread between two steps, so the profiler is started that way
         await engine.publish(1, NoNewWeights(profiler.start))
         num_before = engine.stats().num_sampled_tokens
         await count.reached[1].wait()
@@ -98,12 +98,12 @@ async def profile_sample(work: SampleWork) -> dict[str, Any]:
 
 
 def sampling_config(work: SampleWork) -> Config:
-    """Room for all requests at once."""
+    """A configuration with room for all requests at once."""
     return work.config(f"engine.kv_bytes={work.kv_bytes}", f"engine.max_running={max(map(len, work.batches))}")
 
 
 async def sample(local: LocalModel, prompts: Prompts, work: SampleWork, *, name: str) -> tuple[float, list[Arrivals]]:
-    """Seconds from the first submit to the last token, and when each request's tokens arrived."""
+    """Seconds from the first submit to the last token, and the arrival times of each request's tokens."""
     arrivals = [Arrivals() for _ in prompts]
     calls = sampling_calls(prompts, work.new_tokens, seed=work.seed, name=name)
     started_at = time.perf_counter()
@@ -115,7 +115,7 @@ async def sample(local: LocalModel, prompts: Prompts, work: SampleWork, *, name:
 
 
 def sampling_calls(prompts: Prompts, new_tokens: int, *, seed: int, name: str) -> list[Call]:
-    """A call for each prompt whose answer has exactly so many tokens."""
+    """A call for each prompt; its answer has exactly `new_tokens` tokens."""
     return [
         Call(
             id=f"{name}-{idx}",
@@ -128,7 +128,7 @@ def sampling_calls(prompts: Prompts, new_tokens: int, *, seed: int, name: str) -
 
 
 def decoding_rate(arrivals: Sequence[Arrivals]) -> float:
-    """Tokens a second while every request was decoding, timed by the one that began last, until the first ended."""
+    """Tokens per second while all requests were decoding: from when the last one began until the first one ended."""
     last = max(arrivals, key=lambda each: each.at[0])
     first_end = min(each.at[-1] for each in arrivals)
     at = [moment for moment in last.at if moment <= first_end]

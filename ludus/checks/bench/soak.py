@@ -1,7 +1,7 @@
-"""What a gateway holds on to after thousands of sessions: memory, descriptors, threads; and how late its answers get.
+"""Measures whether a gateway leaks memory, descriptors or threads over thousands of sessions, and its latencies.
 
 Knows: the gateway with scripted answers in this process, its clients in another.  Knows not: peers, pairs.
-Sessions are opened, recorded, rewarded and ended as with `ludus gateway`; each is an episode of a run's folder.
+Sessions are opened, recorded, rewarded and ended as with `ludus gateway`; each becomes an episode in a run's folder.
 """
 
 from __future__ import annotations
@@ -34,38 +34,38 @@ from ludus.text.chat import ChatText
 _REPLY = "There are nine lamps on it, and a box of screws that nobody has counted."
 _EVERY_S = 0.5
 _TOKEN_DELAY_S = 0.002
-"""As of an engine that samples 500 tokens a second for each; so streams stay open, and many at once."""
+"""Delay of an engine with 500 tokens a second for each request, so that many streams are open at once."""
 
 
 @dataclass(frozen=True, slots=True)
 class SoakWork:
-    """How long, and how much."""
+    """Duration and size of a soak test."""
 
     model: str
-    """Folder whose tokenizer and template are used."""
+    """Folder of the model whose tokenizer and template are used."""
     sessions: int
     seconds: float
     streams: int
-    """Open at once, in the end."""
+    """Number of streams that are open at once at the end."""
     seed: int = 0
 
 
 @dataclass(frozen=True, slots=True)
 class _Look:
-    """At this process."""
+    """A measurement of this process."""
 
     at: float
     rss_mb: float
     descriptors: int
     threads: int
     sessions: int
-    """Ended until then."""
+    """Number of sessions ended so far."""
 
 
 def measure_soak(work: SoakWork) -> dict[str, Any]:
-    """What was held after how many sessions, and the latencies.
+    """Resources in use by number of sessions, and the latencies.
 
-    Raises BackendError if a session is not in the record.
+    Raises BackendError if a session was not recorded.
     """
     text = ChatText.load(Path(work.model))
     token_ids = text.tokenizer.encode(_REPLY)
@@ -81,7 +81,7 @@ def measure_soak(work: SoakWork) -> dict[str, Any]:
         ended = sum(row["outcome"] == "ok" for row in store.episode_rows())
     if ended != work.sessions:
         raise BackendError(f"{work.sessions} sessions were ended, and {ended} are in the record; please report it")
-    # the first tenth fills caches, and pools of threads
+    # the first tenth fills caches and thread pools
     steady = [look for look in looks if look.sessions >= work.sessions / 10]
     half = [look for look in steady if look.sessions < work.sessions]
     return {
@@ -95,7 +95,7 @@ def measure_soak(work: SoakWork) -> dict[str, Any]:
 
 @contextmanager
 def _looking(store: RunStore) -> Iterator[list[_Look]]:
-    """Looks at this process all the time; those that there were until the block ended."""
+    """Measures this process repeatedly during the block; the list grows until the block ends."""
     looks, over = list[_Look](), threading.Event()
 
     def look() -> None:

@@ -1,8 +1,8 @@
-"""The clients of `ludus bench gateway --soak`: `python soak_client.py JOB.json`, in a process of their own.
+"""The clients of `ludus bench gateway --soak`: `python soak_client.py JOB.json`, in a separate process.
 
-Knows: the gateway's routes over httpx.  Knows not: what the gateway does with them, how it is measured.
-Each session is opened, asked some turns, streamed and not, left in the middle now and then, rewarded and ended. Prints
-one JSON object: how many sessions and requests there were, the latencies, and those of all streams at once.
+Knows: the gateway's routes over httpx.  Knows not: how the gateway works, how it is measured.
+Each session is opened, has some turns, streamed or not, of which clients leave some early, is rewarded and ended.
+Prints one JSON object: the numbers of sessions and requests, the latencies, and those of many streams at once.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ from ludus.checks.bench.load import percentile
 
 _TURNS = 3
 _LEFT_SHARE = 0.1
-"""Of the streams that their clients leave after the first piece."""
+"""Share of the streams that their clients leave after the first piece."""
 
 
 class Clients:
-    """All of them, on one event loop."""
+    """All clients, on one event loop."""
 
     def __init__(self, job: dict[str, Any], http: httpx.AsyncClient) -> None:
         self._job = job
@@ -35,7 +35,7 @@ class Clients:
         self.num_left = 0
 
     async def session(self, number: int) -> None:
-        """From its beginning to its end, the same in every soak with the seed."""
+        """A session from its beginning to its end, which is the same in every soak with this seed."""
         rng = random.Random(f"{self._job['seed']}-{number}")
         opened = await self._post("/sessions", {"id": f"soak-{number}"}, self._job["admin_key"])
         path, key = httpx.URL(opened["base_url"]).path, opened["key"]
@@ -46,7 +46,7 @@ class Clients:
             if rng.random() < 0.5:
                 reply = (await self._post(f"{path}/chat/completions", body, key))["choices"][0]["message"]["content"]
             else:
-                # a session none of whose answers was heard is worth nothing, and may not be rewarded
+                # never leave the first stream, as a session without a complete answer cannot be rewarded
                 leaves = turn > 0 and rng.random() < _LEFT_SHARE
                 reply = await self.stream(path, body, key, leaves=leaves)
             messages.append({"role": "assistant", "content": reply})
@@ -54,7 +54,7 @@ class Clients:
         await self._post(f"/sessions/soak-{number}/end", {}, key)
 
     async def stream(self, path: str, body: dict[str, Any], key: str, *, leaves: bool = False) -> str:
-        """The text of an answer, or what had come of it when its client left."""
+        """The text of an answer, or the part that had arrived when its client left."""
         began_at, said = time.perf_counter(), ""
         asked = {**body, "stream": True}
         async with self._http.stream("POST", f"{path}/chat/completions", json=asked, headers=_with(key)) as answer:
@@ -79,7 +79,7 @@ class Clients:
         return found
 
     async def streams_at_once(self, count: int) -> list[float]:
-        """How long each of so many streams took, all of which were open at the same time."""
+        """The durations of `count` streams that are all open at the same time."""
         opened = [
             await self._post("/sessions", {"id": f"at-once-{idx}"}, self._job["admin_key"]) for idx in range(count)
         ]
@@ -97,7 +97,7 @@ async def run(job: dict[str, Any]) -> dict[str, float]:
     limits = httpx.Limits(max_connections=None, max_keepalive_connections=64)
     async with httpx.AsyncClient(base_url=job["url"], limits=limits, timeout=120, trust_env=False) as http:
         clients, began_at = Clients(job, http), time.perf_counter()
-        async with asyncio.TaskGroup() as running:  # one that fails ends all of them, and says why
+        async with asyncio.TaskGroup() as running:  # a failure cancels all of them, and is raised
             for number in range(job["sessions"]):
                 due = began_at + job["seconds"] * number / job["sessions"]
                 await asyncio.sleep(max(0.0, due - time.perf_counter()))

@@ -1,4 +1,4 @@
-"""Our whole GRPO step, measured: the loop as `ludus.Trainer` runs it, with an agent that talks to the gateway.
+"""Measures a whole GRPO step of Ludus: the loop as run by `ludus.Trainer`, with an agent that uses the gateway.
 
 Knows: the public API.  Knows not: peers, pairs, what a step consists of.
 """
@@ -19,7 +19,7 @@ from ludus.runs.metrics import Metrics
 
 
 class SumAgent:
-    """Asks one question, and is rewarded if the last number of the reply is the answer."""
+    """Asks one question; the reward is 1 if the last number of the reply is the answer."""
 
     async def run(self, data: Mapping[str, Any], *, base_url: str, api_key: str, http_client: Any) -> float:
         body = {"model": "default", "messages": [{"role": "user", "content": data["question"]}]}
@@ -51,7 +51,7 @@ def measure_step(work: StepWork) -> dict[str, Any]:
 
 
 def step_config(work: StepWork, run_root: str) -> Config:
-    """The defaults of TRL's GRPOTrainer in our words; those that are ours as well are not named."""
+    """The defaults of TRL's GRPOTrainer as our settings; those equal to our own defaults are left out."""
     return work.config(
         f"run_root={run_root}",
         f"seed={work.seed}",

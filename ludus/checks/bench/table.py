@@ -1,6 +1,6 @@
-"""Every bench, one record each, from `benches.toml`: what measures it, what is compared, and what is shown beside.
+"""The table of all benches, from `benches.toml`: the measuring function, the compared result, and further columns.
 
-Knows: names of results, peers' scripts.  Knows not: processes, terminals; what measures is imported by who runs it.
+Knows: names of results, peers' scripts.  Knows not: processes, terminals. Measuring functions are imported by `runner`.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ from ludus.checks.bench.pairs import Results
 
 
 def as_rows(results: Results) -> Sequence[Results]:
-    """The rows that were printed; results without any are a row themselves."""
+    """The rows in the results; results without rows are a single row."""
     rows: Sequence[Results] = results.get("rows", [results])
     return rows
 
 
 def _of_steps(results: Results) -> Sequence[Results]:
-    """The median step; the first one of a process is to warm up."""
+    """The median step, without the first one of a process, which is a warm-up."""
     lines = results["steps"][1:]
     names = ("seconds", "rollout_s", "train_s", "publish_s")
     medians = {name: statistics.median(line[name] for line in lines) for name in names if name in lines[0]}
@@ -32,7 +32,7 @@ def _of_steps(results: Results) -> Sequence[Results]:
 
 
 def _of_gateway(results: Results) -> Sequence[Results]:
-    """Requests a second, then what is added to the engine's time, in milliseconds."""
+    """A row with requests per second, then rows with the time added to the engine's, in milliseconds."""
     added = {"p50_s": "p50", "p99_s": "p99", "first_token_s": "until the first token"}
     times = [
         {"result": f"added ms, one at a time, {words}", "ms": results[name] * 1e3} for name, words in added.items()
@@ -42,24 +42,25 @@ def _of_gateway(results: Results) -> Sequence[Results]:
 
 @dataclass(frozen=True, slots=True)
 class Bench:
-    """One bench. A name that ends in `_per_s` is a rate, of which more is faster; any other compared one is a time."""
+    """A bench. A compared result whose name ends in `_per_s` is a rate (more is faster), any other is a time."""
 
     measure: str
-    """MODULE:FUNCTION of this folder; the type of its argument is that of the work."""
+    """MODULE:FUNCTION in this folder; the type of its argument is the type of the work."""
     compared: tuple[str, ...] = ()
-    """The result that is compared; of several names the first that a row has."""
+    """Names of the compared result; the first that a row has is used."""
     unit: str = ""
     row: str = ""
-    """The result that names a row."""
+    """The result that identifies a row."""
     beside: Mapping[str, str] = field(default_factory=dict)
-    """Headers of further results, by name; those of the peer are called `peer_NAME`, and {peer} is who it is."""
+    """Headers of further columns, by result; `peer_NAME` is a result of the peer, and {peer} is replaced by its
+    name."""
     printed: Literal["rows", "steps", "added times"] = "rows"
-    """What its results hold."""
+    """The form of its results."""
     peers: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
-    """By name the peer's script, the environment that it needs ('': that of Ludus itself), and its arguments."""
+    """By the peer's name: its script, its environment ('': that of Ludus itself), and its arguments."""
 
     def rows(self, results: Results) -> Sequence[Results]:
-        """What was printed, row by row, with the names above."""
+        """The printed results as rows, with the names above."""
         return _ROWS[self.printed](results)
 
 
@@ -71,4 +72,4 @@ _ROWS: Mapping[str, Callable[[Results], Sequence[Results]]] = {
 BENCHES: Mapping[str, Bench] = TypeAdapter(dict[str, Bench]).validate_python(
     tomllib.loads(Path(__file__).with_name("benches.toml").read_text(encoding="utf-8"))
 )
-"""By name; those that compare nothing are a part of another, or are shown as they are."""
+"""All benches by name; those without `compared` are part of another, or are shown without a comparison."""

@@ -1,9 +1,9 @@
-"""What tracing costs: episodes of an agent with a tool, every one kept in a run's folder, with and without traces.
+"""Measures the cost of tracing: episodes of an agent with a tool, stored in a run's folder, with and without traces.
 
-Knows: the model as a run plays it, a run's folder, MLflow's database.  Knows not: pairs, terminals.
+Knows: the model as in a run, a run's folder, MLflow's database.  Knows not: pairs, terminals.
 
-Before the clock starts the tracker has been opened: what a process takes to start is not what an episode costs. What
-is still to be told when the clock stops counts as `leaving_s`, and not as time of the episodes.
+The tracker is opened before the clock starts, as the start of its process is not part of an episode's cost. The time to
+send what is left when the clock stops is reported as `leaving_s`, and does not count as time of the episodes.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _WARM_UP = 8
 
 
 class TalkingAgent:
-    """An agent: asks, uses a tool, goes on; each answer has the same number of tokens on both sides."""
+    """An agent with a tool, whose answers have the same number of tokens with and without tracing."""
 
     name = "talking"
 
@@ -43,14 +43,14 @@ class TalkingAgent:
         self._new_tokens = new_tokens
 
     async def setup(self) -> None:
-        """It needs nothing."""
+        """Nothing to set up."""
 
     async def close(self) -> None:
-        """It has nothing."""
+        """Nothing to close."""
 
     async def play(self, data: Mapping[str, Any], context: EpisodeContext) -> float:
         session, messages = context.session, [Message("user", data["question"])]
-        assert session is not None, "the episode plays in this process"
+        assert session is not None, "the episode must run in this process"
         for _ in range(_TURNS):
             sampling = Sampling(max_new_tokens=self._new_tokens, ignore_eos=True)
             (turn,) = await session.complete(ChatRequest(tuple(messages), sampling=sampling))
@@ -61,7 +61,7 @@ class TalkingAgent:
 
 
 async def measure_trace(work: TraceWork) -> dict[str, Any]:
-    """Tokens a second of the episodes, and how long their traces took to leave after the last of them."""
+    """Tokens per second of the episodes, and seconds to send the remaining traces after the last of them."""
     with tempfile.TemporaryDirectory(prefix="ludus-bench-") as folder:
         chosen = [f"run_root={folder}", "name=bench"]
         if work.traced:

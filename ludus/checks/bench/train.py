@@ -1,4 +1,4 @@
-"""Our training, measured: steps on the same rows, against the rate of bare matrix products; and memory over many steps.
+"""Measures Ludus's training: steps on the same rows, compared with bare matrix products; and memory over many steps.
 
 Knows: the trainer as the loop uses it.  Knows not: peers, pairs, rollouts.
 """
@@ -21,12 +21,12 @@ from ludus.loop.memory import peak_rss_mb, rss_mb
 from ludus.models.load import LoadedModel, load_model
 from ludus.trainer.step import ModelTrainer
 
-# The first step allocates, the second finds what it needs already there.
+# The first step allocates memory; from the second on it is reused.
 WARM_UP_STEPS = 2
-# Operations a token for each weight: two forward, four backward (Kaplan et al., arXiv 2001.08361, sec. 2.1).
+# Operations per token and weight: two forward, four backward (Kaplan et al., arXiv 2001.08361, sec. 2.1).
 _FLOPS_PER_WEIGHT = 6
 _LOGPROB = -10.0
-"""Of every token, as if it had been sampled: about that of a token drawn by chance."""
+"""Assumed sampled logprob of every token: about that of a token drawn uniformly."""
 
 
 def measure_train(work: TrainWork) -> dict[str, Any]:
@@ -39,7 +39,7 @@ def measure_train(work: TrainWork) -> dict[str, Any]:
     above = matrix_flops_per_s(device)
     product_flops_per_s = (below + above) / 2
     tokens_per_s = sum(map(len, work.rows)) / statistics.median(taken_s)
-    # Otherwise the work is not all in products of whole weights.
+    # Only then is nearly all work in matrix products with whole weights.
     is_full = work.kind == "dense" and work.lora_rank is None
     flops_per_s = _FLOPS_PER_WEIGHT * num_parameters(model) * tokens_per_s
     return {
@@ -53,7 +53,7 @@ def measure_train(work: TrainWork) -> dict[str, Any]:
 
 
 def profile_train(work: TrainWork) -> dict[str, Any]:
-    """Where the time of a training step goes."""
+    """The profile of a training step."""
     _, step = warmed_up(work)
     profiler = Profiler()
     profiler.start()
@@ -69,7 +69,7 @@ def trainer_of(config: Config) -> ModelTrainer:
 
 
 def warmed_up(work: TrainWork) -> tuple[ModelTrainer, Callable[[], float]]:
-    """A trainer, and its step on the work's rows, which was made a few times."""
+    """A trainer, and its step on the work's rows, after a few warm-up steps."""
     trainer = trainer_of(training_config(work))
     step = training_step(trainer, work)
     for _ in range(WARM_UP_STEPS):
@@ -85,7 +85,7 @@ def training_config(work: TrainWork) -> Config:
 
 
 def training_step(trainer: ModelTrainer, work: TrainWork) -> Callable[[], float]:
-    """One step on the work's rows, which returns how many seconds it took."""
+    """A function that makes one step on the work's rows, and returns its seconds."""
     device = trainer.model.head_weight.device
     sequences = [sequence_of(row, work.shared_tokens or 1, len(work.rows)) for row in work.rows]
 
@@ -121,7 +121,8 @@ def sequence_of(token_ids: Tokens, first_target: int, num_rows: int) -> TrainSeq
 
 
 def num_parameters(model: LoadedModel) -> int:
-    """Weights that a token is multiplied with: all but the input embeddings, unless these are the head as well."""
+    """Number of weights by which a token is multiplied: all but the input embeddings, unless they are tied to the
+    head."""
     embedding = model.embedding.weight
     counted: int = sum(parameter.numel() for parameter in model.module.parameters())
     return counted if embedding is model.head_weight else counted - embedding.numel()

@@ -1,9 +1,9 @@
-"""What long sessions cost: one of many tool-calling turns against one of half as many, through the gateway's socket.
+"""Measures how the cost of a session grows with its turns: many tool-calling turns compared with half as many.
 
 Knows: the gateway, a client that sends its whole history with every turn, counters.  Knows not: terminals.
 
-Where nothing is done twice, twice the turns cost twice as much, and a little more: what a client sends grows with the
-square of its turns, and the decoding of that JSON with it, which is therefore taken out of the gateway's time.
+If no work is repeated, twice the turns cost about twice as much. Only the JSON that a client sends grows with the
+square of its turns, so the time of decoding it is subtracted from the gateway's.
 """
 
 from __future__ import annotations
@@ -35,11 +35,11 @@ from ludus.models.untrained import make_untrained
 from ludus.text.chat import ChatText
 
 TEMPLATE = "chatml-tools"
-# Most that twice the turns may cost. Counters are exact, and later turns spell longer numbers; time is noisy.
+# Largest allowed ratio for twice the turns. Above 2, as later turns have longer numbers; time is noisy as well.
 MOST_OF_COUNTER = 2.1
 MOST_OF_TIME = 2.5
 MAX_CONTEXT = 2**20
-NUM_SAMPLED = 4  # of the tiny model's words each turn: enough that the next prompt goes on after sampled tokens
+NUM_SAMPLED = 4  # tokens of the tiny model in each turn: enough for the next prompt to extend sampled tokens
 # A model of one layer, with room for long sessions.
 _TINY: Mapping[str, Any] = {
     "model_type": "llama",
@@ -61,16 +61,16 @@ Row = Mapping[str, Any]
 
 
 def measure_turns(work: TurnsWork) -> dict[str, Any]:
-    """For each counter `short` and `long`, what the two sessions came to, their `ratio`, and the `most` it may be; all
-    of them again as rows, each with its name under `counter`.
+    """For each counter its values `short` and `long`, their `ratio`, and the `most` that is allowed; and the same as
+    rows, each with its name under `counter`.
 
-    Scripted answers behind the gateway give all but the prefilled tokens, which a tiny random model's engine counts.
-    Times are medians of the pairs, with the least and the greatest ratio.
+    All counters are measured with scripted answers, except prefilled tokens, which the engine of a tiny random model
+    counts. Times are medians of the pairs, with the smallest and the largest ratio.
     """
     folder, short, long = Path(work.model), work.short, work.long
     text = ChatText.load(folder, chat_template=TEMPLATE)
     with GatewayServer(SessionKeys()) as server:
-        _play(server, text, 2)  # what the first requests of a process pay
+        _play(server, text, 2)  # warm-up: first requests of a process are slower
         played = [(_play(server, text, short), _play(server, text, long)) for _ in range(work.pairs)]
         prefilled = _prefilled(server, folder, text, short, long)
     counters = [name for name in played[0][0] if name != "gateway_cpu_s"]
@@ -89,7 +89,7 @@ def _counted(short: float, long: float, *, most: float) -> dict[str, float]:
 
 
 def _time(pairs: list[tuple[float, float]]) -> dict[str, float]:
-    """The median session of each length, and the median of the ratios pair by pair."""
+    """Median times of the sessions of each length, and the median of the pairs' ratios."""
     ratios = [long / short for short, long in pairs]
     medians = [statistics.median(seconds) for seconds in zip(*pairs, strict=True)]
     spread = {"ratio": statistics.median(ratios), "ratio_min": min(ratios), "ratio_max": max(ratios)}
@@ -100,7 +100,7 @@ def _time(pairs: list[tuple[float, float]]) -> dict[str, float]:
 
 
 def _play(server: GatewayServer, text: ChatText, num_turns: int) -> dict[str, float]:
-    """The counters of a session whose model looks a key up in every turn."""
+    """The counters of a session with a tool call in every turn."""
     engine = ScriptedEngine(map(_call, range(num_turns)), text.tokenizer, context_length=MAX_CONTEXT)
     before = server.stats()
     seen = _talk(server, engine, text, num_turns)
@@ -115,7 +115,7 @@ def _play(server: GatewayServer, text: ChatText, num_turns: int) -> dict[str, fl
 
 
 def _prefilled(server: GatewayServer, folder: Path, text: ChatText, short: int, long: int) -> dict[str, Row]:
-    """Prompt tokens that go through the model in a session of each length."""
+    """Prompt tokens that are prefilled in a session of each length."""
     counts = []
     with tempfile.TemporaryDirectory(prefix="ludus-turns-") as scratch:
         shape, tiny = Path(scratch) / "config.json", Path(scratch) / "model"
@@ -131,7 +131,7 @@ def _prefilled(server: GatewayServer, folder: Path, text: ChatText, short: int, 
 
 
 def _talk(server: GatewayServer, engine: Engine, text: ChatText, num_turns: int, **fields: Any) -> SessionStats:
-    """What a session of its own on `engine` came to."""
+    """The stats of a new session on `engine`."""
     session = Recorder(engine, text).open(SessionSpec("turns"))
     secret = server.keys.add(session)
     _look_up(server.url_for(secret), num_turns, **fields)
@@ -146,7 +146,7 @@ def _call(idx: int) -> str:
 
 
 def _look_up(url: str, num_turns: int, **fields: Any) -> None:
-    """An agent that looks a key up in every turn and gets its value, over one connection."""
+    """An agent that calls a tool in every turn, over one connection."""
     messages: list[Mapping[str, Any]] = [
         {"role": "system", "content": "You look keys up, one after the other."},
         {"role": "user", "content": "Look up every key there is."},

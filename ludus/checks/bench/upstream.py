@@ -1,8 +1,8 @@
-"""What stands behind the other gateways of `ludus bench gateway`: `python upstream.py REPLY` prints its port.
+"""The model server behind peers' gateways in `ludus bench gateway`: `python upstream.py REPLY` prints its port.
 
-Knows: HTTP/1.1 over raw sockets, one answer.  Knows not: Ludus, tokenizers; it needs nothing but Python.
-A server of the Chat protocol that answers every request with the same text, at once, streamed word by word if asked; it
-gives token ids and logprobs where they are asked for, in the form of vLLM's server.
+Knows: HTTP/1.1 over raw sockets, one answer.  Knows not: Ludus, tokenizers; it needs only Python.
+A server of Chat Completions that answers every request immediately with the same text, streamed word by word on
+request; it returns token ids and logprobs on request, in the format of vLLM's server.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class Upstream(asyncio.Protocol):
 
 
 def whole(reply: str) -> bytes:
-    """The answer at once."""
+    """The whole answer."""
     words = _words(reply)
     choice = {
         "index": 0,
@@ -56,7 +56,7 @@ def whole(reply: str) -> bytes:
 
 
 def streamed(reply: str) -> bytes:
-    """The answer word by word, each in a chunk of its own."""
+    """The answer as a stream, one chunk for each word."""
     events = [_event({"role": "assistant", "content": ""})]
     for idx, word in enumerate(_words(reply)):
         events.append(_event({"content": word}, logprobs={"content": [_logprob(word)]}, token_ids=[idx]))
@@ -81,7 +81,7 @@ def _event(delta: dict[str, str], **fields: Any) -> bytes:
 
 
 async def serve(reply: str) -> None:
-    """Answers on a free port until the process is ended."""
+    """Serve on a free port until the process is ended."""
     answers = whole(reply), streamed(reply)
     server = await asyncio.get_running_loop().create_server(lambda: Upstream(*answers), "127.0.0.1", 0)
     sys.stdout.write(f"{server.sockets[0].getsockname()[1]}\n")

@@ -1,7 +1,7 @@
-"""The work that both sides of a comparison do, as plain values that fit into a JSON file.
+"""The work that both sides of a comparison do, as JSON-able values.
 
-Knows: prompts, sizes, seeds.  Knows not: tensors, processes, who does the work.
-Invariant: everything that may differ between two sides (tokens, lengths, seeds) is written here, once.
+Knows: prompts, sizes, seeds.  Knows not: tensors, processes, the two sides.
+Invariant: everything that must be equal on both sides (tokens, lengths, seeds) is defined here, once.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ from ludus.text.tokenizer import Tokenizer
 from ludus.types import Message
 
 Encode = Callable[[str], tuple[int, ...]]
-"""Token ids of the prompt that asks the model this."""
+"""Returns the token ids of the prompt for a user message."""
 
 KV_BYTES = 2 * 2**30
-"""Room for keys and values on every side; it holds 256 requests of the 135M model three times."""
+"""Memory for keys and values on each side; three times what 256 requests of the 135M model need."""
 LORA_RANK = 16
 _NUM_TURNS = 8
 _REPLY = "Blue paint."
@@ -33,25 +33,25 @@ Tokens = tuple[int, ...]
 
 @dataclass(frozen=True, slots=True)
 class Workload:
-    """What every bench has: a model, and settings of Ludus that its side is run with."""
+    """Base of the benches' work: a model, and settings for Ludus's side."""
 
     model: str
     """Folder."""
     overrides: tuple[str, ...] = ()
-    """KEY=VALUE on top of the settings that the bench itself chooses; peers have none."""
+    """KEY=VALUE that override the bench's own settings of Ludus."""
     seed: int = 0
 
     def config(self, *chosen: str) -> Config:
-        """The configuration of our side, with what the bench chooses. Raises ConfigError for a wrong override."""
+        """The configuration of our side, with the bench's own settings. Raises ConfigError for an invalid override."""
         return load_config(None, (f"model.path={json.dumps(self.model)}", *chosen, *self.overrides))
 
 
 @dataclass(frozen=True, slots=True)
 class SampleWork(Workload):
-    """Sample a fixed number of tokens for many requests at once, for one number of requests after the other."""
+    """Sample a fixed number of tokens for many concurrent requests, for several numbers of requests in turn."""
 
     batches: tuple[tuple[Tokens, ...], ...] = ()
-    """Per number of requests the token ids of every prompt."""
+    """Token ids of every prompt, for each number of requests."""
     new_tokens: int = 64
     kv_bytes: int = KV_BYTES
 
@@ -60,8 +60,8 @@ class SampleWork(Workload):
 class TrainWork(Workload):
     """Train on the same token ids step after step.
 
-    dense: all tokens of every row are trained, and the optimizer moves the weights. group: the rows share the first
-    `shared_tokens`, only what follows is trained, and the optimizer is left out.
+    dense: all tokens of every row are trained, with an optimizer step. group: the rows share the first `shared_tokens`,
+    only the rest is trained, and there is no optimizer step.
     """
 
     kind: TrainKind = "dense"
@@ -75,7 +75,7 @@ class TrainWork(Workload):
 
 @dataclass(frozen=True, slots=True)
 class MemoryWork(Workload):
-    """Train with other sizes in every step, and watch the memory."""
+    """Train with different sizes in every step, and measure memory."""
 
     vocab_size: int = 0
     steps: int = 500
@@ -104,11 +104,11 @@ class PublishWork(Workload):
 
 @dataclass(frozen=True, slots=True)
 class TraceWork(Workload):
-    """Play episodes of three turns, so many at once, with or without traces of them."""
+    """Play concurrent episodes of three turns, with or without traces."""
 
     questions: tuple[str, ...] = ()
     new_tokens: int = 32
-    """Of each answer."""
+    """Tokens of each answer."""
     episodes: int = 256
     at_once: int = 32
     traced: bool = True
@@ -116,8 +116,8 @@ class TraceWork(Workload):
 
 @dataclass(frozen=True, slots=True)
 class ReplicasWork:
-    """Play groups of four episodes of two turns on engines that sample `slots` calls at once, a token every
-    `token_s`; the tokenizer is that of `model`."""
+    """Play groups of four episodes of two turns on engines that sample `slots` calls at once, a token every `token_s`,
+    with the tokenizer of `model`."""
 
     model: str
     """Folder."""
@@ -127,7 +127,7 @@ class ReplicasWork:
     new_tokens: int = 16
     groups: int = 64
     at_once: int = 64
-    """Episodes: more than all slots, so that a slot never waits for one."""
+    """Number of concurrent episodes: more than all slots, so that no slot is idle."""
     seed: int = 0
 
 
@@ -151,16 +151,16 @@ class OverlapWork:
     ahead: int
     """`rollout.max_head_offpolicyness`."""
     least_s: float
-    """Of a tool's time, as is `most_s`; every time in between is as likely."""
+    """Shortest time of a tool; times are uniform between it and `most_s`."""
     most_s: float
     tools: int
-    """Before each call, one after the other."""
+    """Number of tools before each call, one after the other."""
     seed: int
 
 
 @dataclass(frozen=True, slots=True)
 class TurnsWork:
-    """A session of `long` tool-calling turns against one of `short`; the tokenizer is that of `model`."""
+    """A session of `long` tool-calling turns compared with one of `short`, with the tokenizer of `model`."""
 
     model: str
     short: int
@@ -170,7 +170,7 @@ class TurnsWork:
 
 @dataclass(frozen=True, slots=True)
 class Phase:
-    """So many connections, each with one request in flight, for so long."""
+    """A number of connections, each with one request in flight, for a duration."""
 
     connections: int
     seconds: float
@@ -185,18 +185,18 @@ class GatewayWork:
     """Folder."""
     reply: str
     bodies: tuple[Mapping[str, Any], ...]
-    """Requests of a session, in order: each holds the whole history."""
+    """Requests of a session, in order, each with the whole history."""
     phases: tuple[Phase, ...]
-    """To warm up, one request at a time, one stream at a time, many at once."""
+    """Warm-up, single requests, single streams, many concurrent requests."""
     headers: Mapping[str, str]
     client: tuple[str, ...]
-    """Command that gets a job and sends the requests: this work, a host, a port, and a path for each session."""
+    """Command of the client. Its argument is a job: this work, a host, a port, and a path for each session."""
     upstream: tuple[str, ...]
-    """Command that gets `reply`, prints a port and answers there: the engine of gateways that have none inside."""
+    """Command of a model server for gateways without an engine. Its argument is `reply`; it prints its port."""
 
 
 def sample_batches(encode: Encode, requests: tuple[int, ...]) -> tuple[tuple[Tokens, ...], ...]:
-    """So many short stories at once; no two prompts are alike."""
+    """For each number of requests, prompts for short stories, all of them different."""
     starts = [sum(requests[:idx]) for idx in range(len(requests))]
     return tuple(
         tuple(encode(story(start + idx)) for idx in range(num)) for start, num in zip(starts, requests, strict=True)
@@ -204,7 +204,8 @@ def sample_batches(encode: Encode, requests: tuple[int, ...]) -> tuple[tuple[Tok
 
 
 def train_rows(kind: TrainKind, vocab_size: int) -> tuple[tuple[Tokens, ...], int]:
-    """Rows and how many tokens they share. dense: 8 rows of 256; group: 8 rows of 200 shared tokens and 32 own."""
+    """Rows, and the number of tokens they share. dense: 8 rows of 256; group: 8 rows of 200 shared and 32 own
+    tokens."""
     rng = random.Random(0)
     num_shared, num_own = {"dense": (0, 256), "group": (200, 32)}[kind]
     shared = random_tokens(rng, num_shared, vocab_size)
@@ -212,7 +213,7 @@ def train_rows(kind: TrainKind, vocab_size: int) -> tuple[tuple[Tokens, ...], in
 
 
 def sums(seed: int, num: int = 400) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """Questions for sums of two numbers from 1 to 50, and their answers."""
+    """Questions about sums of two numbers from 1 to 50, and their answers."""
     rng = random.Random(seed)
     pairs = [(rng.randint(1, 50), rng.randint(1, 50)) for _ in range(num)]
     return tuple(f"What is {a}+{b}? Answer with just the number." for a, b in pairs), tuple(
@@ -221,7 +222,7 @@ def sums(seed: int, num: int = 400) -> tuple[tuple[str, ...], tuple[str, ...]]:
 
 
 def gateway_work(folder: Path, *, connections: int, seconds: float) -> GatewayWork:
-    """Chats of `_NUM_TURNS` turns about the shelves of a store, asked for as an SDK asks."""
+    """Chats of `_NUM_TURNS` turns about the shelves of a store, with requests like those of an SDK."""
     messages: list[Mapping[str, Any]] = [{"role": "system", "content": "You know what lies on the shelves of a shop."}]
     bodies = []
     for idx in range(_NUM_TURNS):
@@ -242,13 +243,13 @@ def gateway_work(folder: Path, *, connections: int, seconds: float) -> GatewayWo
 
 
 def chat_encoder(folder: Path) -> Encode:
-    """The prompt of one user message, as the chat template of the model in `folder` writes it."""
+    """An encoder of single user messages, with the chat template of the model in `folder`."""
     text = ChatText.load(folder)
     return lambda question: text.tokenizer.encode(text.template.render((Message("user", question),)))
 
 
 def vocab_size(folder: Path) -> int:
-    """Tokens that the tokenizer of the model in `folder` knows."""
+    """Size of the vocabulary of the model in `folder`."""
     return Tokenizer.load(folder).vocab_size
 
 
@@ -257,5 +258,5 @@ def story(number: int) -> str:
 
 
 def random_tokens(rng: random.Random, num: int, vocab_size: int) -> Tokens:
-    """Ids without the first few, which are special tokens in common vocabularies."""
+    """Random ids, excluding the first few, which are special tokens in common vocabularies."""
     return tuple(rng.randrange(vocab_size // 100, vocab_size) for _ in range(num))

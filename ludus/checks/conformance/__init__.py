@@ -1,5 +1,5 @@
-"""What a server of the public protocols owes its clients, as cases that the clients' own SDKs run.
+"""A conformance suite for servers of the public protocols, run through the official SDKs.
 
-Knows: the protocols as they are published, one server under test.  Knows not: how that server is built; only the cases
-that are marked as ours look behind the gateway.
+Knows: the published protocols, one server under test.  Knows not: how that server is built; only the cases marked as
+ours inspect Ludus's internals.
 """

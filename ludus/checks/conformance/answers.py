@@ -1,4 +1,4 @@
-"""Answers of the local server's engine: what a case wrote down; else words drawn by the seed, or what a grammar allows.
+"""Answers of the local server's engine: those scripted by a case, else random words, or text that a grammar allows.
 
 Knows: calls, a tokenizer, grammars.  Knows not: HTTP, protocols.
 """
@@ -17,12 +17,12 @@ from ludus.text.tokenizer import Tokenizer
 from ludus.types import Call
 
 Answer = str | tuple[int, ...] | Exception
-"""Text, token ids as they are, or what the engine fails with."""
+"""Text, token ids, or an exception with which the engine fails."""
 
 WORDS = ("amber", "azure", "beige", "black", "crimson", "green", "lime", "olive", "orange", "red", "rose", "white")
 _NUM_WORDS = (6, 12)
-_MOST_GRAMMAR_TOKENS = 400  # many times what the suite's schemas need; a grammar that goes on is a fault to be seen
-# Under a grammar the engine takes what ends soonest: closing marks before new content, a call before thinking.
+_MOST_GRAMMAR_TOKENS = 400  # many times what the suite's schemas need; a grammar that does not end is an error
+# Under a grammar the engine prefers what ends soonest: closing characters before new content, a call before thinking.
 _CLOSING_FIRST = '"}]{:,0123456789[<'
 
 
@@ -38,7 +38,7 @@ class ScriptedAnswers:
         self._lock = threading.Lock()
 
     def script(self, session_id: str, answers: Sequence[Answer]) -> None:
-        """The next calls of the session get these answers, one each; calls after them are answered unscripted."""
+        """Answer the next calls of the session with these, one each; later calls get unscripted answers."""
         with self._lock:
             self._scripts.setdefault(session_id, deque()).extend(answers)
 
@@ -56,7 +56,7 @@ class ScriptedAnswers:
         return _words(call)
 
     def _shortest(self, grammar: str) -> tuple[int, ...]:
-        """Tokens of a short text that `grammar` allows, its end included."""
+        """Tokens of a short text that `grammar` allows, including the end token."""
         matcher = llguidance.LLMatcher(self._guide, grammar, log_level=0)
         tokens: list[int] = []
         while len(tokens) < _MOST_GRAMMAR_TOKENS:
@@ -73,7 +73,7 @@ class ScriptedAnswers:
 
 
 def _words(call: Call) -> str:
-    """A line of colours; greedy calls all get the same one."""
+    """A line of random colours; greedy calls always get the same one."""
     drawn = random.Random(0 if call.sampling.is_greedy else call.sampling.seed)
     words = drawn.choices(WORDS, k=drawn.randint(*_NUM_WORDS))
     return " ".join(words).capitalize() + "."
@@ -86,6 +86,6 @@ def _rank(text: str, *, is_end: bool) -> tuple[int, ...]:
         return (3, len(text))
     first = text[0]
     if first in _CLOSING_FIRST:
-        # Of "<tool_call>" and "<think>", which may begin with one token, the longer way is the first.
+        # "<tool_call>" and "<think>" may begin with the same token; prefer the longer token.
         return (1, _CLOSING_FIRST.index(first), -len(text) if first == "<" else len(text), -ord(text[-1]))
     return (2, len(text), -ord(first))

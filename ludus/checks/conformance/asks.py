@@ -1,4 +1,4 @@
-"""What several cases ask for: tools, schemas, what the local model answers to them, and the shape of an error.
+"""Requests shared by several cases: tools, schemas, the local model's answers to them; and checks of errors.
 
 Knows: words.  Knows not: protocols beyond the shape of a tool.
 """
@@ -24,7 +24,7 @@ def user(content: Any) -> Item:
 
 
 def closed(**properties: Item) -> Item:
-    """The schema of an object with all of these and no other."""
+    """The schema of an object with exactly these properties, all required."""
     return {"type": "object", "properties": properties, "required": [*properties], "additionalProperties": False}
 
 
@@ -32,7 +32,7 @@ ASK: list[Item] = [user("Name some colours, separated by blanks.")]
 COLOURS = "red green blue white black"
 BLANKS = '  Two blanks,\n\n\ttabs \\ and "quotes" — </s> <b> & 100%.\r\n'
 THOUGHT = "<think>\nParis is in France.\n</think>\n\nIt rains."
-# A model that is forced to call may still write its JSON with many blanks.
+# Tokens for a forced call, as a model may write its JSON with much whitespace.
 ROOM = 256
 CITY = closed(city={"type": "string", "enum": ["Paris", "Rome"]})
 POINT = closed(
@@ -45,13 +45,13 @@ QUESTION = "What is the weather in Paris, and what time is it there?"
 TOLD = {"get_weather": "The weather in a city.", "get_time": "The time in a city."}
 NAMES = [*TOLD]
 FUNCTIONS: list[Item] = [{"name": name, "description": TOLD[name], "parameters": CITY} for name in NAMES]
-# Blanks, an escape and an order of keys that no writer of JSON would choose: what was sampled must arrive as it was.
+# Whitespace, an escape and a key order that no JSON serializer produces: the client must get exactly what was sampled.
 WEATHER_ARGUMENTS = '{ "city":"Paris",  "note": "caf\\u00e9" }'
 TIME_ARGUMENTS = '{"city": "Rome"}'
 
 
 def call_text(name: str, arguments: str) -> str:
-    """A call as the local model writes it."""
+    """A tool call in the local model's format."""
     return f'<tool_call>\n{{"name": "{name}", "arguments": {arguments}}}\n</tool_call>'
 
 
@@ -63,7 +63,7 @@ UNICODE = "Zażółć gęślą 日本語 🏳️‍🌈 שלום a\u2028b \U0001
 
 
 def check_error(answer: httpx.Response, *statuses: int, of_messages: bool = False, **fields: object) -> None:
-    """`answer` is an error in the shape of OpenAI's protocols, or of Anthropic's, with these fields."""
+    """Check that `answer` is an error in the format of OpenAI's protocols, or of Anthropic's, with these fields."""
     expect.equal(f"status of {answer.text[:120]!r}", answer.status_code, one_of(*statuses))
     expect.equal("content-type", answer.headers.get("content-type"), expect.containing("application/json"))
     body = expect.json_object("the body", answer.text)
@@ -75,7 +75,7 @@ def check_error(answer: httpx.Response, *statuses: int, of_messages: bool = Fals
 
 
 def check_point(text: str) -> None:
-    """The schema `POINT`, by hand."""
+    """Check text against the schema `POINT`, without a validator."""
     value = expect.json_object("the text", text)
     expect.equal("fields", sorted(value), ["origin", "tags", "unit", "x"])
     expect.parts(
@@ -88,7 +88,7 @@ def check_point(text: str) -> None:
 
 
 def check_city(arguments: str) -> None:
-    """The schema `CITY`, by hand: an object with one city of two."""
+    """Check text against the schema `CITY`, without a validator: an object with one of two cities."""
     value = expect.json_object("arguments", arguments)
     expect.equal("fields of the arguments", sorted(value), ["city"])
     expect.equal("city", value["city"], one_of("Paris", "Rome"))

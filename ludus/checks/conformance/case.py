@@ -1,4 +1,4 @@
-"""One thing that must hold on the wire: its cell in the matrix, its law in a line, and the function that tries it.
+"""Cases: a rule that must hold on the wire, its cell in the matrix, and the function that tests it.
 
 Knows: names.  Knows not: servers, SDKs.
 """
@@ -23,7 +23,7 @@ TOPICS: tuple[Topic, ...] = (*get_args(OfAnswers), *get_args(OfRequests), *get_a
 Found = TypeVar("Found")
 Body = Callable[[Probe], Awaitable[None]]
 
-# Why a case is tried on the local server alone.
+# Reasons why a case is run on the local server only.
 SCRIPT = "needs an answer that is written down"
 RECORD = "needs the token record behind the answer"
 EXTENSION = "a header, field or code of Ludus"
@@ -32,18 +32,18 @@ SESSIONS = "sessions of Ludus"
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """A law and how it is tried."""
+    """A rule ("law"), and how it is tested."""
 
     protocol: Protocol
     topic: Topic
     law: str
     run: Body
     ours: str | None = None
-    """Why other servers are not asked. None: every server of the protocol owes it."""
+    """Why it is not run on other servers. None: it applies to every server of the protocol."""
     title: str = ""
-    """Its own part of the name; '' is that of the function."""
+    """Last part of its name; '': the name of the function."""
     turns: int | None = None
-    """Turns that its session has in the end. None: any number."""
+    """Required number of turns in its session at the end. None: any number."""
 
     @property
     def name(self) -> str:
@@ -59,8 +59,8 @@ def case(protocol: Protocol, topic: Topic, **how: Any) -> Callable[[Body], Case]
 def law(name: str, protocols: str, **how: Any) -> Callable[[Body], tuple[Case, ...]]:
     """Makes a Case for each protocol of the function below it, whose docstring is the law.
 
-    name: topic and the cases' own part of the name, as in `text/usage`; where a protocol's case has another, the
-    protocol is followed by it: `chat=max_tokens`. how: further fields of the cases.
+    name: topic and last part of the cases' names, as in `text/usage`; a protocol may have another last part, as in
+    `chat=max_tokens`. how: further fields of the cases.
     """
     topic, _, common = name.partition("/")
     titles = [spec.partition("=") for spec in protocols.split()]
@@ -70,7 +70,7 @@ def law(name: str, protocols: str, **how: Any) -> Callable[[Body], tuple[Case, .
 
 
 def named(name: str, law: str, body: Body, **how: Any) -> Case:
-    """The Case of a row in a table; its name as in `chat n/two_choices`."""
+    """The Case of a row in a table. name: such as `chat n/two_choices`."""
     protocol: Any
     topic: Any
     protocol, _, rest = name.partition(" ")
@@ -84,7 +84,7 @@ def law_of(body: Callable[..., object]) -> str:
 
 
 def found(kind: type[Found], *files: ModuleType) -> tuple[Found, ...]:
-    """Everything of a kind that the files define, also in tables, in their order."""
+    """All objects of a type that the modules define, including those in tables, in order of definition."""
     values = [value for file in files for value in vars(file).values()]
     tables = [value for value in values if isinstance(value, tuple)]
     return tuple(value for value in (*values, *itertools.chain(*tables)) if isinstance(value, kind))

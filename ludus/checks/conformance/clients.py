@@ -1,6 +1,6 @@
-"""The SDKs that run the cases, and plain HTTP for what an SDK cannot send.
+"""The SDK clients that run the cases, and plain HTTP for requests that an SDK cannot send.
 
-Knows: how each SDK is made and how its errors look.  Knows not: cases, servers.
+Knows: how to make each SDK's client, its errors.  Knows not: cases, servers.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import httpx
 from ludus.checks.sdk import sdk
 from ludus.gateway.transport import sdk_http_module
 
-MAX_CONNECTIONS = 64  # several times the cases that run at once; some of them hold more than one
+MAX_CONNECTIONS = 64  # several times the number of concurrent cases, as some use more than one
 
 
 class Clients:
@@ -27,7 +27,7 @@ class Clients:
         self._shared = http.AsyncClient(timeout=timeout_s, limits=http.Limits(**limits))
         self.raw = httpx.AsyncClient(timeout=timeout_s, limits=httpx.Limits(**limits))
         self.status_errors: tuple[type[Exception], ...] = (self._openai.APIStatusError, self._anthropic.APIStatusError)
-        """What the SDKs raise for an answer that is an error."""
+        """Exceptions of the SDKs for error responses."""
 
     def openai(self, root: str, api_key: str | None, max_retries: int = 0) -> Any:
         http = {"http_client": self._shared, "max_retries": max_retries}

@@ -1,4 +1,4 @@
-"""What a case expects, and the words for what it got instead.
+"""Assertions of cases, with messages that show what was expected and what was received.
 
 Knows: values.  Knows not: protocols, servers.
 """
@@ -11,11 +11,11 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-_MOST_CHARS = 300  # of a value in a report: enough to see what is wrong with a chunk
+_MOST_CHARS = 300  # of a value in a report: enough to see what is wrong
 
 
 class ExpectationError(Exception):
-    """A case does not hold: what was looked at, what was expected, what was there."""
+    """An assertion of a case failed: what was checked, what was expected, what was received."""
 
     def __init__(self, what: str, expected: str, got: object) -> None:
         super().__init__(f"{what}: expected {expected}, got {shown(got)}")
@@ -26,7 +26,7 @@ class ExpectationError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Some:
-    """Stands for every value that `holds`; `words` name them."""
+    """Equal to every value for which `holds` is true; `words` describes them."""
 
     words: str
     holds: Callable[[Any], object]
@@ -67,7 +67,7 @@ def ending(end: str) -> Some:
 
 
 def equal(what: str, got: object, expected: object) -> None:
-    """`got` is `expected`, or one of the values that it stands for."""
+    """Raises ExpectationError unless `got` equals `expected`, which may be a `Some`."""
     if isinstance(expected, Some):
         that(what, expected.holds(got), expected.words, got)
     elif got != expected or type(got) is bool is not type(expected):
@@ -75,19 +75,19 @@ def equal(what: str, got: object, expected: object) -> None:
 
 
 def parts(got: Any, **expected: object) -> None:
-    """Attributes, or keys, of `got` are as `equal` wants them."""
+    """Check attributes, or keys, of `got` as `equal` does."""
     for name, value in expected.items():
         equal(name, got.get(name) if isinstance(got, Mapping) else getattr(got, name), value)
 
 
 def that(what: str, holds: object, expected: str, got: object) -> None:
-    """`expected` are the words for what `holds` tests of `got`."""
+    """Raises ExpectationError unless `holds`. expected: description of the condition on `got`."""
     if not holds:
         raise ExpectationError(what, expected, got)
 
 
 def json_object(what: str, got: str | None) -> dict[str, Any]:
-    """The object in `got`, which must be the text of one."""
+    """The object in `got`, which must be the JSON text of an object."""
     try:
         value = json.loads(got or "")
     except ValueError:
@@ -98,6 +98,6 @@ def json_object(what: str, got: str | None) -> dict[str, Any]:
 
 
 def shown(value: object) -> str:
-    """`value` in a line."""
+    """`value` on one line, shortened."""
     line = repr(value)
     return line if len(line) <= _MOST_CHARS else f"{line[:_MOST_CHARS]}… ({len(line)} characters)"

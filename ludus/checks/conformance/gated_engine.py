@@ -1,6 +1,6 @@
-"""The local engine's tokens: counted, and held back where a case wants to look at an answer half-way.
+"""Wraps the local engine: counts its tokens, and holds them back so that a case can inspect a partial answer.
 
-Knows: the Engine contract.  Knows not: who asks, what is answered.
+Knows: the Engine contract.  Knows not: callers, the content of answers.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from ludus.types import Call, Sampled, TokenChunk
 
 @dataclass(slots=True)
 class ObservedCall:
-    """A call, and the tokens that were handed over for it."""
+    """A call, and the tokens that were delivered for it."""
 
     call: Call
     token_ids: list[int] = field(default_factory=list)
@@ -35,13 +35,13 @@ class TokenGate:
         self._changed = changed
 
     def release(self) -> None:
-        """The answers go on."""
+        """Let the answers continue."""
         self.is_released = True
         self._changed.notify()
 
 
 class Around:
-    """An engine around another one, which does all that is not defined here."""
+    """An engine that delegates everything not defined in it to another one."""
 
     def __init__(self, inner: Engine) -> None:
         self._inner = inner
@@ -51,13 +51,13 @@ class Around:
 
 
 class GatedEngine(Around):
-    """An Engine whose answers are those of another one, handed over token by token."""
+    """An Engine that delivers another one's answers token by token."""
 
     def __init__(self, inner: Engine) -> None:
         super().__init__(inner)
         self._observed: defaultdict[str, list[ObservedCall]] = defaultdict(list)
         self._gates: dict[str, TokenGate] = {}
-        """Both by session."""
+        """By session, as the field below."""
         self._aborted: set[str] = set()
         self._changed = Notifier()
         """Notified when a gate is released or a call aborted."""
@@ -70,12 +70,12 @@ class GatedEngine(Around):
         return tuple(self._observed[session_id])
 
     def hold(self, session_id: str, num_free: int) -> TokenGate:
-        """From now on every answer of the session stops after so many tokens, until the gate is released."""
+        """From now on hold every answer of the session after `num_free` tokens, until the gate is released."""
         self._gates[session_id] = TokenGate(num_free, self._changed)
         return self._gates[session_id]
 
     def forget(self, session_id: str) -> None:
-        """Nothing is kept of the session."""
+        """Forget the session."""
         self._observed.pop(session_id, None)
         self._gates.pop(session_id, None)
 
@@ -87,7 +87,7 @@ class GatedEngine(Around):
         tokens = zip(whole.token_ids, whole.logprobs, whole.versions, strict=True)
         for num_delivered, (token_id, logprob, version) in enumerate(tokens):
             if token_gate is None:
-                await asyncio.sleep(0)  # each token leaves before the next
+                await asyncio.sleep(0)  # lets the server send each token before the next
             elif num_delivered == token_gate.num_free:
                 await self._wait(token_gate, call.id)
             if call.id in self._aborted:
@@ -100,7 +100,7 @@ class GatedEngine(Around):
         return whole
 
     async def _wait(self, token_gate: TokenGate, call_id: str) -> None:
-        """Returns when the gate is released or the call aborted."""
+        """Wait until the gate is released or the call is aborted."""
         with self._changed.listening() as listener:
             token_gate.was_reached.set()
             while not token_gate.is_released and call_id not in self._aborted:
@@ -112,6 +112,6 @@ class GatedEngine(Around):
 
 
 def cut(whole: Sampled, end: int) -> Sampled:
-    """Of everything that stands beside the tokens what a slice to `end` leaves."""
+    """The answer cut to the tokens before `end`, with all values that belong to them."""
     beside = ("token_ids", "logprobs", "versions", "top_logprobs", "kept_ids")
     return replace(whole, **{name: getattr(whole, name)[:end] for name in beside})

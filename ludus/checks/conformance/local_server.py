@@ -1,8 +1,8 @@
-"""The local gateway on a socket, before an engine that answers as a case wrote down; the suite's own server.
+"""The suite's own server: Ludus's gateway on a socket, with an engine whose answers are scripted by the cases.
 
-Knows: every part of a gateway, and how to put them together.  Knows not: protocols, cases.
-Invariant: whatever a case did, every token that the engine handed over is in its session's record, after the prompt
-that the engine got, and the ledger balances; `LocalSession.check` looks.
+Knows: all parts of a gateway, and how to put them together.  Knows not: protocols, cases.
+Invariant, checked by `LocalSession.check`: after every case, each token that the engine delivered is in its session's
+record, after the prompt that the engine got, and the ledger balances.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from ludus.text.chat import ChatText
 from ludus.types import Sampling, SessionRecord, Turn
 
 CONTEXT_LENGTH = 4096
-KEEP_ALIVE_S = 0.2  # so that a case about silence is short
+KEEP_ALIVE_S = 0.2  # short, for the case that waits for a keep-alive
 _VOCAB_SIZE = 512  # the 256 bytes, the marks, and merges of markup and colours; other characters are several tokens
 _MARKUP = (
     "system\nuser\nassistant\ntool\ndeveloper\n<tools>\n</tools>",
@@ -45,7 +45,7 @@ _MARKUP = (
 
 @dataclass(frozen=True, slots=True)
 class ServerParts:
-    """What the server is put together from; a mutant exchanges one of them."""
+    """The parts of the server, of which a mutant replaces one."""
 
     app: Callable[[ASGIApp], ASGIApp] = lambda app: app
     engine: Callable[[Engine], Engine] = lambda engine: engine
@@ -57,7 +57,7 @@ WHOLE = ServerParts()
 
 
 class LocalServer:
-    """A running gateway and what stands behind it, from `with` to its end."""
+    """A running gateway with its engine. Use as a context manager."""
 
     def __init__(self, parts: ServerParts = WHOLE) -> None:
         self.text = own_text()
@@ -73,7 +73,7 @@ class LocalServer:
         self._numbers = itertools.count()
 
     def open(self, **options: Any) -> LocalSession:
-        """A new session; options as of `SessionSpec`."""
+        """Open a session. options: fields of `SessionSpec`."""
         session = self.recorder.open(SessionSpec(f"case-{next(self._numbers)}", **options))
         return LocalSession(self, self.keys.add(session), session)
 
@@ -89,7 +89,7 @@ class LocalServer:
 
 
 class LocalSession:
-    """One session of the local server, seen from both sides."""
+    """A session of the local server, with access to its internals."""
 
     def __init__(self, server: LocalServer, secret: str, session: Session) -> None:
         self.server = server
@@ -108,12 +108,12 @@ class LocalSession:
 
     @property
     def calls(self) -> tuple[ObservedCall, ...]:
-        """What the engine was asked and what it handed over."""
+        """The engine's calls, and what it delivered."""
         return self.server.engine.observed(self.session.id)
 
     @property
     def sampling(self) -> Sampling:
-        """What the first call was sampled with."""
+        """The sampling parameters of the first call."""
         return self.calls[0].call.sampling
 
     @property
@@ -121,11 +121,11 @@ class LocalSession:
         return self.session.snapshot().turns
 
     def script(self, *answers: Answer) -> None:
-        """The next calls are answered so."""
+        """Answer the next calls with these."""
         self.server.scripted_answers.script(self.session.id, answers)
 
     def hold_tokens(self, num_free: int) -> TokenGate:
-        """From now on every answer stops after so many tokens, until the gate is released."""
+        """From now on hold every answer after `num_free` tokens, until the gate is released."""
         return self.server.engine.hold(self.session.id, num_free)
 
     def encode(self, text: str) -> tuple[int, ...]:
@@ -135,26 +135,26 @@ class LocalSession:
         return self.server.text.tokenizer.decode(token_ids)
 
     def prompt_text(self) -> str:
-        """What the engine was asked to continue in the last call."""
+        """The prompt of the last call, as text."""
         return self.decode(self.calls[-1].call.prompt_ids)
 
     def remove(self) -> None:
-        """From now on nobody reaches the session."""
+        """Make the session unreachable from now on."""
         self.server.keys.remove(self.secret)
 
     async def check(self) -> None:
-        """Ends the session and checks its record. Raises ExpectationError."""
+        """End the session and check its record. Raises ExpectationError."""
         check_record(await self.session.aclose("the case has ended"), self.calls)
 
     def leave(self) -> None:
-        """Ends the session as it stands; nothing is kept of it."""
+        """End the session without checking it."""
         self.session.close("the case has ended")
         self.remove()
         self.server.engine.forget(self.session.id)
 
 
 def check_record(record: SessionRecord, calls: Sequence[ObservedCall]) -> None:
-    """Nothing, if `record` holds what the engine got and handed over. Raises ExpectationError otherwise."""
+    """Raises ExpectationError unless `record` holds exactly what the engine got and delivered."""
     handed_over = {
         observed.call.id: (*observed.call.prompt_ids, *observed.token_ids) for observed in calls if observed.token_ids
     }
@@ -169,6 +169,6 @@ def check_record(record: SessionRecord, calls: Sequence[ObservedCall]) -> None:
 
 
 def own_text() -> ChatText:
-    """The chat text of no model under the suite's own template: markup and colours are short, else bytes."""
+    """Chat text of the suite, without a model: markup and colours are short tokens, everything else bytes."""
     template = resources.files("ludus.checks.conformance") / "template.jinja"
     return chat_of([*_MARKUP, " ".join(WORDS)], template, vocab_size=_VOCAB_SIZE)

@@ -1,4 +1,4 @@
-"""What came of the cases, for a person: a matrix of topics and protocols, then every failure with what was expected.
+"""Shows the results of the cases: a matrix of topics and protocols, then every failure in detail.
 
 Knows: reports, tables.  Knows not: how cases are run.
 """
@@ -60,7 +60,7 @@ def failure(result: CaseResult) -> Text:
 
 
 def mutants_shown(report: MutantReport) -> RenderableType:
-    """A line for every fault, with the case that saw it."""
+    """A line for every fault, with the case that detected it."""
     table = Table("fault", "the server", "caught by", "cases", box=None, pad_edge=False, header_style="dim")
     for one in report.results:
         by = Text("missed", style="bold red") if one.by is None else Text(one.by.case.name, style="green")

@@ -1,8 +1,8 @@
-"""Can the suite fail? It is run against servers that are wrong in one way each, and each must be noticed.
+"""Mutation test of the suite: runs it against servers with one fault each, which must be detected.
 
-Knows: faults, cases.  Knows not: how a fault is put in.
-A fault is caught when a case fails that passes on the server without it, where every request and answer is taken apart
-and put together too: what is caught is the fault, not the way in which it is put in.
+Knows: faults, cases.  Knows not: how faults are injected.
+A fault is detected when a case fails that passes on the server without it. That server's requests and answers are
+parsed and serialized in the same way, so that only the fault itself can be detected.
 """
 
 from __future__ import annotations
@@ -21,26 +21,26 @@ from ludus.checks.conformance.run import CaseResult, SuiteReport, local_target, 
 
 FAULTS: tuple[Fault, ...] = found(Fault, chat, protocols, gateway, engine)
 LEAST_CAUGHT = 0.95
-WHOLE_TIMEOUT_S = 20.0  # for the server without a fault: the machine may be busy
-TIMEOUT_S = 5.0  # a fault that makes a case wait for ever is caught after so long
+WHOLE_TIMEOUT_S = 20.0  # for the server without a fault, as the machine may be busy
+TIMEOUT_S = 5.0  # after this time a fault that makes a case hang counts as detected
 
 
 @dataclass(frozen=True, slots=True)
 class MutantResult:
-    """What came of one fault."""
+    """The result for one fault."""
 
     fault: Fault
     by: CaseResult | None
-    """The first case that failed. None: the fault was not noticed."""
+    """The first case that failed. None: the fault was not detected."""
     num_played: int
 
 
 @dataclass(frozen=True, slots=True)
 class MutantReport:
-    """What came of all faults."""
+    """The results for all faults."""
 
     whole: SuiteReport
-    """Of the server without a fault."""
+    """The report of the server without a fault."""
     results: tuple[MutantResult, ...]
     seconds: float
 
@@ -65,7 +65,7 @@ class MutantReport:
 async def run_mutants(
     cases: Sequence[Case], faults: Sequence[Fault], on_done: Callable[[int], object] | None = None
 ) -> MutantReport:
-    """Run `cases` against each of `faults` until one fails; `on_done` is called with how many faults are through."""
+    """Run `cases` against each of `faults` until one fails. on_done: called with the number of finished faults."""
     began_at = time.monotonic()
     results: list[MutantResult] = []
     async with Clients(WHOLE_TIMEOUT_S) as clients:

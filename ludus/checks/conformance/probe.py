@@ -1,4 +1,4 @@
-"""What a case talks through: one address of the server under test, in the words of one protocol.
+"""The client side of a case: sends requests of one protocol to one address of the server under test.
 
 Knows: clients, protocols, the session behind the address.  Knows not: what is expected of an answer.
 """
@@ -31,18 +31,18 @@ class Target:
     """The server under test."""
 
     root: str
-    """Base URL without `/v1`; empty for the local server, where every case has a session's."""
+    """Base URL without `/v1`; empty for the local server, where every case has its session's URL."""
     api_key: str
     model: str
     max_tokens: int
-    """Room for one answer where a case names none."""
+    """Default limit for one answer."""
     server: LocalServer | None = None
     """None: another server."""
 
 
 @dataclass
 class Probe:
-    """One case's way to the server. Every case gets its own."""
+    """The client of one case; every case gets its own."""
 
     target: Target
     clients: Clients
@@ -52,7 +52,7 @@ class Probe:
     root: str = ""
     """Base URL without `/v1`. Empty: the session's, or the target's."""
     key: str | None = ""
-    """None sends none. Empty: the target's."""
+    """None: send no key. Empty: the target's."""
     max_retries: int = 0
     others: list[LocalSession] = field(default_factory=list)
     """Further sessions of the case."""
@@ -63,30 +63,30 @@ class Probe:
         self.key = self.target.api_key if self.key == "" else self.key
 
     def but(self, **changes: Any) -> Probe:
-        """The same session in the words of another protocol, at another address, or with another key."""
+        """A probe of the same session with another protocol, address or key."""
         return replace(self, **changes)
 
     def another(self, **options: Any) -> Probe:
-        """A probe of a session of its own; options as of `Recorder.open`. Only for cases that are ours."""
+        """A probe of a new session. options: as of `Recorder.open`. Only for cases marked as ours."""
         self.others.append(self.local.server.open(**options))
         return self.but(own=self.others[-1], root="", key="")
 
     @property
     def local(self) -> LocalSession:
-        """Our session behind the address; only for cases that other servers are not asked."""
+        """The local session behind the address. Only for cases marked as ours."""
         if self.own is None:
             raise InternalError("the case looks behind the gateway and is not marked as ours")
         return self.own
 
     def script(self, *answers: Answer) -> None:
-        """On the local server the next answers are these; another server's model is free."""
+        """Set the local server's next answers; has no effect on other servers."""
         if self.own is not None:
             self.own.script(*answers)
 
     async def check(self, turns: int | None) -> None:
-        """Ends the sessions of the case and checks their records. Raises ExpectationError.
+        """End the sessions of the case and check their records. Raises ExpectationError.
 
-        turns: so many has its own. None: any number.
+        turns: required number of turns of its own session. None: any number.
         """
         if turns is not None:
             equal("number of turns", len(self.local.turns), turns)
@@ -94,14 +94,14 @@ class Probe:
             await own.check()
 
     def leave(self) -> None:
-        """Ends the sessions of the case as they stand."""
+        """End the sessions of the case without checking them."""
         for own in self._sessions():
             own.leave()
 
     def _sessions(self) -> list[LocalSession]:
         return [*self.others, *([] if self.own is None else [self.own])]
 
-    # ---- requests with an SDK; `answers` are those of the local server's model
+    # ---- requests with an SDK; `answers` are scripted for the local server's model
 
     @cached_property
     def openai(self) -> Any:
@@ -113,27 +113,27 @@ class Probe:
 
     @property
     def sdk(self) -> Any:
-        """What creates answers of the protocol."""
+        """The SDK's resource that creates answers of the protocol."""
         return self.words.resource(self)
 
     def fields(self, **fields: Any) -> dict[str, Any]:
-        """A request: `fields` on top of those that every request of the protocol has."""
+        """A request: the protocol's default fields, overridden by `fields`."""
         room = {} if "max_completion_tokens" in fields else {self.words.limit: self.target.max_tokens}
         return {"model": self.model, **self.words.question, "temperature": 0, **room, **fields}
 
     def arguments(self, **fields: Any) -> dict[str, Any]:
-        """The same for the SDK, which takes older fields in `extra_body` alone."""
+        """The same for the SDK, which accepts older fields only in `extra_body`."""
         whole = self.fields(**fields)
         older = {name: whole.pop(name) for name in self.words.older if name in whole}
         return {**whole, "extra_body": {**older, **whole.get("extra_body", {})}}
 
     async def answer(self, *answers: Answer, **fields: Any) -> Any:
-        """The SDK's object of the answer at once."""
+        """The SDK's object for an answer that is not streamed."""
         self.script(*answers)
         return await self.sdk.create(**self.arguments(**fields))
 
     async def events(self, *answers: Answer, **fields: Any) -> list[Any]:
-        """The SDK's objects of the streamed answer."""
+        """The SDK's objects for a streamed answer."""
         return [event async for event in await self.answer(*answers, **fields, stream=True)]
 
     async def ask(self, *answers: Answer, **fields: Any) -> Reply:
@@ -143,7 +143,7 @@ class Probe:
         return self.words.streamed(await self.events(*answers, **fields))
 
     async def both(self, *answers: Answer, **fields: Any) -> Reply:
-        """The reply at once, which is the streamed one too."""
+        """The reply without streaming. Raises ExpectationError if the streamed reply differs."""
         whole = await self.ask(*answers, **fields)
         equal("the streamed reply", await self.stream(*answers, **fields), whole)
         return whole
@@ -151,10 +151,9 @@ class Probe:
     async def refused(
         self, asked: Awaitable[Any], status: int = 400, *, kind: str = "", retry: str = "", **error: object
     ) -> Any:
-        """The body of the error that `asked` is answered with. Raises ExpectationError if it is another one, or none.
+        """The body of the error response to `asked`. Raises ExpectationError if it differs, or there is no error.
 
-        kind: name of the SDK's exception. retry: whether SDKs shall send the request again; '' is any. error:
-        its fields.
+        kind: name of the SDK's exception. retry: required value of x-should-retry; '': any. error: required fields.
         """
         try:
             answer = await asked
@@ -175,7 +174,7 @@ class Probe:
     async def send(
         self, method: str, path: str, body: Any = None, *, content: Any = None, headers: Fields | None = None
     ) -> httpx.Response:
-        """The answer to any request. content: bytes instead of a body in JSON."""
+        """The answer to any request. content: bytes instead of a JSON body."""
         data = content if body is None else json.dumps(body).encode()
         return await self.clients.raw.request(method, self.root + path, content=data, headers=self._headers(headers))
 
@@ -186,7 +185,7 @@ class Probe:
 
     @asynccontextmanager
     async def lines(self, *answers: Answer, **fields: Any) -> AsyncIterator[AsyncIterator[str]]:
-        """The lines of a streamed answer as they come, no blank ones; leaving the block early closes the connection."""
+        """The non-blank lines of a streamed answer as they arrive; leaving the block early closes the connection."""
         self.script(*answers)
         url, body = f"{self.root}/v1{self.words.path}", self.fields(**fields, stream=True)
         async with self.clients.raw.stream("POST", url, json=body, headers=self._headers(None)) as answer:
@@ -199,6 +198,6 @@ class Probe:
 
 
 def events_of(answer: httpx.Response) -> list[Event]:
-    """The events of a streamed answer. Raises ExpectationError if it is none."""
+    """The events of a streamed answer. Raises ExpectationError if it is not one."""
     equal(f"status of {shown(answer.text)}", answer.status_code, 200)
     return read_events(answer.text)

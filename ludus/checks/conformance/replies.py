@@ -1,6 +1,6 @@
-"""One answer of any protocol, whole or put together from its stream, in the same words: so that two can be compared.
+"""Converts answers of any protocol, streamed or not, to one common form, so that they can be compared.
 
-Knows: the shapes of the SDKs' objects.  Knows not: what they should hold.
+Knows: the fields of the SDKs' objects.  Knows not: what they should hold.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-# Kinds of parts, by the protocols' own words for items, blocks and what comes of them in a stream.
+# Kinds of parts, by the protocols' own types of items, blocks and stream events.
 KINDS = {"message": "text", "function_call": "call", "tool_use": "call", "reasoning": "thinking"}
 RESPONSE_DELTAS = {
     "response.output_text.delta": "text",
@@ -22,20 +22,20 @@ MESSAGE_DELTAS = {"text_delta": "text", "thinking_delta": "thinking", "input_jso
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """Thinking, text, or the call of a tool."""
+    """Thinking, text, or a tool call."""
 
     kind: str
     text: str
-    """Of a call its arguments."""
+    """For a call, its arguments."""
     name: str = ""
-    """Of the tool."""
+    """Name of the called tool."""
     id: str = field(default="", compare=False)
-    """Of a call."""
+    """Id of a call."""
 
 
 @dataclass(frozen=True, slots=True)
 class Reply:
-    """What one answer holds."""
+    """The content of an answer."""
 
     parts: tuple[Part, ...]
     ended: str | None
@@ -44,7 +44,7 @@ class Reply:
     """Tokens of the prompt. 0: unknown."""
     num_sampled: int = field(default=0, compare=False)
     raw: Any = field(default=None, compare=False, repr=False)
-    """The SDK's object, or the events that it gave."""
+    """The SDK's object, or its events."""
 
     @property
     def kinds(self) -> list[str]:
@@ -64,7 +64,7 @@ class Reply:
 
     @property
     def names(self) -> list[str]:
-        """Of the tools that are called."""
+        """Names of the called tools."""
         return [call.name for call in self.calls]
 
     @property
@@ -73,7 +73,8 @@ class Reply:
 
 
 def together(pieces: Iterable[tuple[str | int, Part]]) -> tuple[Part, ...]:
-    """Pieces under one key are one part, in order; a number must be the part's index, else it shows."""
+    """Join pieces with the same key into parts, in order. A numeric key must equal the part's index; if not, the part's
+    kind shows it."""
     parts: dict[str | int, Part] = {}
     for key, piece in pieces:
         known = parts.get(key, Part(piece.kind, ""))
@@ -92,17 +93,17 @@ def of_chat(answer: Any) -> Reply:
 
 
 def of_chunks(chunks: Sequence[Any]) -> Reply:
-    """The reply that the chunks of a streamed ChatCompletion add up to, in its first choice."""
+    """The reply in the first choice of a streamed ChatCompletion."""
     choices = _first_choices(chunks)
     parts = together(_chat_pieces([choice.delta for choice in choices]))
     return Reply(parts, _last_end(choices), raw=chunks, **_counts(chunks[-1].usage))
 
 
 def _chat_pieces(messages: Iterable[Any]) -> Iterator[tuple[str, Part]]:
-    """What is in whole messages, or in deltas, whose calls are numbered."""
+    """The pieces of whole messages, or of deltas, whose calls are numbered."""
     for message in messages:
         extra = message.model_extra or {}
-        thinking = extra.get("reasoning_content") or extra.get("reasoning") or ""  # servers call it by two names
+        thinking = extra.get("reasoning_content") or extra.get("reasoning") or ""  # servers use either name
         for kind, text in (("thinking", thinking), ("text", message.content)):
             if text:
                 yield kind, Part(kind, text)
@@ -117,7 +118,7 @@ def of_completion(answer: Any) -> Reply:
 
 
 def of_completion_chunks(chunks: Sequence[Any]) -> Reply:
-    """The reply that the chunks of a streamed Completion add up to, in its first choice."""
+    """The reply in the first choice of a streamed Completion."""
     choices = _first_choices(chunks)
     part = Part("text", "".join(choice.text for choice in choices))
     return Reply((part,), _last_end(choices), raw=chunks, **_counts(chunks[-1].usage))
@@ -133,14 +134,14 @@ def _last_end(choices: Iterable[Any]) -> str | None:
 
 
 def of_response(response: Any) -> Reply:
-    """The reply in a Response; of an incomplete one the end is its reason."""
+    """The reply in a Response; if it is incomplete, `ended` is the reason."""
     is_cut = response.status == "incomplete"
     ended = str(response.incomplete_details.reason) if is_cut else response.status
     return Reply(tuple(map(_of_item, response.output)), ended, response.id, raw=response, **_counts(response.usage))
 
 
 def of_response_events(events: Sequence[Any]) -> Reply:
-    """The reply that the deltas of a streamed Response add up to; how it ended, from the last event."""
+    """The reply in the deltas of a streamed Response; `ended` is from the last event."""
     last = of_response(events[-1].response)
     kind = events[-1].type.removeprefix("response.")
     ended = last.ended if kind == "incomplete" else kind
@@ -168,7 +169,7 @@ def of_message(message: Any) -> Reply:
 
 
 def of_message_events(events: Sequence[Any]) -> Reply:
-    """The reply that the deltas of a streamed Message add up to."""
+    """The reply in the deltas of a streamed Message."""
     parts = together(_message_pieces(events))
     end = next(event for event in events if event.type == "message_delta")
     counts = {"num_prompt": num_input_tokens(events[0].message.usage), "num_sampled": end.usage.output_tokens}
@@ -192,13 +193,13 @@ def _message_pieces(events: Iterable[Any]) -> Iterator[tuple[int, Part]]:
 
 
 def num_input_tokens(usage: Any) -> int:
-    """All tokens of the prompt of a Message; the protocol counts those that were cached apart."""
+    """Number of prompt tokens of a Message; the protocol counts cached ones separately."""
     cached = (usage.cache_read_input_tokens or 0) + (usage.cache_creation_input_tokens or 0)
     return int(usage.input_tokens + cached)
 
 
 def _counts(usage: Any) -> dict[str, Any]:
-    """What OpenAI's protocols count, by their two pairs of names."""
+    """The token counts of OpenAI's protocols, which use two pairs of names."""
     counts = {} if usage is None else usage.model_dump()
     names = {"num_prompt": ("prompt_tokens", "input_tokens"), "num_sampled": ("completion_tokens", "output_tokens")}
     return {ours: counts[name] for ours, theirs in names.items() for name in theirs if name in counts}

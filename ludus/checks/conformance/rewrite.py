@@ -1,6 +1,6 @@
-"""An application whose requests and answers are changed on their way: how a fault is put into a gateway from outside.
+"""ASGI middleware that changes requests and answers, to inject faults into a gateway from outside.
 
-Knows: ASGI messages, JSON, event streams.  Knows not: protocols, what a fault is good for.
+Knows: ASGI messages, JSON, event streams.  Knows not: protocols, faults.
 """
 
 from __future__ import annotations
@@ -19,23 +19,23 @@ from ludus.checks.conformance.sse import DONE, Event, read_events, write_events
 Json = dict[str, Any]
 Headers = list[tuple[bytes, bytes]]
 OnEvent = Callable[[Event], Sequence[Event]]
-"""What is sent instead of one event."""
+"""Returns the events that replace an event."""
 
 
 @dataclass(frozen=True, slots=True)
 class Rewrite:
-    """What is changed; without any of it everything is taken apart and put together again as it was."""
+    """The changes; by default everything is parsed and serialized again unchanged."""
 
     path: str = ""
-    """Only requests whose path ends like this."""
+    """Only requests whose path ends with this."""
     sent_headers: Callable[[Headers], Headers] = lambda headers: headers
     request: Callable[[Json], Json] = lambda asked: asked
     status: Callable[[int], int] = lambda status: status
     headers: Callable[[Headers], Headers] = lambda headers: headers
     body: Callable[[Json, Json], Json] = lambda body, _asked: body
-    """The answer at once, and what was asked."""
+    """Changes an answer that is not streamed; gets the answer and the request."""
     events: Callable[[Json], OnEvent] = lambda _asked: lambda event: [event]
-    """Made for each stream, from what was asked."""
+    """Called with the request of each stream; returns the function that changes its events."""
     comment: Callable[[bytes], bytes] = lambda comment: comment
 
 
@@ -61,7 +61,7 @@ class RewritingApp:
 
 
 class _Answer:
-    """Takes the application's messages and sends what became of them."""
+    """Receives the application's messages, and sends the changed ones."""
 
     def __init__(self, how: Rewrite, asked: Json, send: Send) -> None:
         self._how = how
@@ -73,7 +73,7 @@ class _Answer:
 
     async def __call__(self, message: Message) -> None:
         if message["type"] == "http.response.start":
-            # Kept until the body is known: its length stands in the head.
+            # Held back until the body is known, as the headers contain its length.
             self._head = message
             self._is_stream = any(value.startswith(b"text/event-stream") for _, value in message["headers"])
             return
@@ -105,7 +105,7 @@ def changed(event: Event, value: Json) -> Event:
 
 
 def each_json(change: Callable[[Json], Json | None]) -> Callable[[Json], OnEvent]:
-    """Changes the data of every event but `[DONE]`; None drops the event."""
+    """Change the data of every event except `[DONE]`; None drops the event."""
 
     def on_event(event: Event) -> Sequence[Event]:
         if event.data == DONE:
@@ -117,7 +117,7 @@ def each_json(change: Callable[[Json], Json | None]) -> Callable[[Json], OnEvent
 
 
 def find(value: Any, at: str) -> Iterator[tuple[Any, Any]]:
-    """Holder and key of what is at a path such as `choices.*.index`, where `*` is every element."""
+    """Container and key of each value at a path such as `choices.*.index`, where `*` means every element."""
     name, _, rest = at.partition(".")
     keys: Any = range(len(value or ())) if name == "*" else [name] if isinstance(value, dict) and name in value else []
     for key in keys:
@@ -128,9 +128,10 @@ def find(value: Any, at: str) -> Iterator[tuple[Any, Any]]:
 
 
 def put(at: str, new: Any, *kinds: str) -> Callable[..., Json]:
-    """Exchanges what is at a path; what is not there stays.
+    """A change that replaces the values at a path, if there are any.
 
-    new: the value, or a function of the old one. kinds: only in events whose type begins so. None: in all.
+    new: the value, or a function of the old one. kinds: only in events whose type begins with one of these; none given:
+    in all.
     """
 
     def change(value: Json, *_asked: Json) -> Json:
@@ -148,7 +149,7 @@ def text_of(event: Event, at: str) -> str:
 
 
 def numbered(change: Callable[[Event, int], Sequence[Event]], at: str) -> Callable[[Json], OnEvent]:
-    """Counts the events with text at a path, from 1, and sends what `change` makes of each; the others stay."""
+    """Number the events with text at a path, from 1, and replace each by `change` of it; others are unchanged."""
 
     def events(_asked: Json) -> OnEvent:
         numbers = itertools.count(1)
@@ -158,7 +159,7 @@ def numbered(change: Callable[[Event, int], Sequence[Event]], at: str) -> Callab
 
 
 def again(raw: bytes, receive: Receive) -> Receive:
-    """Returns `raw` as the body, then whatever comes."""
+    """A `receive` that returns `raw` as the body, then the original messages."""
     left: list[Message] = [{"type": "http.request", "body": raw, "more_body": False}]
 
     async def receive_again() -> Message:

@@ -1,6 +1,6 @@
-"""Runs cases against one server, some at a time, each under a time limit; what comes of it is data.
+"""Runs cases against one server, several at a time, each with a time limit; failures are data.
 
-Knows: cases, probes.  Knows not: what a case tries, terminals.
+Knows: cases, probes.  Knows not: what a case tests, terminals.
 """
 
 from __future__ import annotations
@@ -22,26 +22,26 @@ from ludus.errors import UserError
 
 Verdict = Literal["passed", "failed", "skipped"]
 VERDICTS: tuple[Verdict, ...] = get_args(Verdict)
-LOCAL_MAX_TOKENS = 400  # more than any answer that a case writes down
-REMOTE_MAX_TOKENS = 48  # enough for a sentence, soon over
-AT_ONCE = 16  # enough to hide the waiting of cases that wait, few enough to be polite to a server with one device
+LOCAL_MAX_TOKENS = 400  # more than any scripted answer
+REMOTE_MAX_TOKENS = 48  # enough for a sentence, and fast
+AT_ONCE = 16  # enough to hide the waiting times of some cases, few enough for a server with one device
 
 
 @dataclass(frozen=True, slots=True)
 class CaseResult:
-    """What came of one case."""
+    """The result of a case."""
 
     case: Case
     verdict: Verdict
     what: str = ""
-    """Of a failed case what was looked at, of a skipped one why it is."""
+    """For a failed case what was checked, for a skipped one the reason."""
     expected: str = ""
     got: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class SuiteReport:
-    """What came of all cases, in their order."""
+    """The results of all cases, in order."""
 
     results: tuple[CaseResult, ...]
     seconds: float
@@ -65,7 +65,7 @@ class SuiteReport:
 
 
 def local_target(server: LocalServer) -> Target:
-    """The local server as the one under test; every case gets a session of its own there."""
+    """The local server as target; every case gets its own session."""
     return Target("", KEY, server.recorder.names.name, LOCAL_MAX_TOKENS, server)
 
 
@@ -78,7 +78,7 @@ async def remote_target(clients: Clients, base_url: str, *, model: str | None, a
     if model is None:
         try:
             models = [one.id async for one in clients.openai(root, api_key).models.list()]
-        except Exception as error:  # whatever an SDK makes of a server that is none
+        except Exception as error:  # SDKs raise various errors if there is no such server
             raise UserError(f"{root}/v1/models does not answer ({error}); check --base-url and --api-key") from error
         if not models:
             raise UserError(f"{root}/v1/models is empty; name a model with --model")
@@ -95,7 +95,7 @@ async def run_cases(
     until_failure: bool = False,
     on_result: Callable[[CaseResult], object] | None = None,
 ) -> SuiteReport:
-    """Run `cases`, `AT_ONCE` at a time; until_failure: the first that fails ends the others."""
+    """Run `cases`, `AT_ONCE` at a time. until_failure: the first failure cancels the others."""
     began_at = time.monotonic()
     results: dict[str, CaseResult] = {}
     slots = asyncio.Semaphore(AT_ONCE)
@@ -118,7 +118,7 @@ async def run_cases(
 
 
 async def play_one(case: Case, target: Target, clients: Clients, timeout_s: float) -> CaseResult:
-    """What comes of `case`; whatever it raises is a failure with a reason."""
+    """Run a case; returns its result. Any exception is a failure with a reason."""
     if case.ours is not None and target.server is None:
         return CaseResult(case, "skipped", f"not offered: {case.ours}")
     own = None if target.server is None else target.server.open()

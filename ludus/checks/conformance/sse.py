@@ -1,7 +1,7 @@
-"""Server-sent events as text: read the way a client reads them, and written again.
+"""Parses and serializes server-sent events.
 
 Knows: the event-stream format.  Knows not: what the events hold.
-A client's reader forgives what the format allows; this one refuses what a server ought not to write.
+This parser is stricter than a client's: it refuses input that a server should not send.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ DONE = "[DONE]"
 
 @dataclass(frozen=True, slots=True)
 class Event:
-    """One event. `data` holds its lines, put together again."""
+    """An event. `data`: its data lines, joined."""
 
     data: str
     name: str | None = None

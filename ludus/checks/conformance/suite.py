@@ -1,6 +1,6 @@
-"""All cases, in the order of the matrix, and those that a pattern names.
+"""Lists all cases, in the order of the matrix, and selects cases by a pattern.
 
-Knows: the files of cases.  Knows not: what they try.
+Knows: the files of cases.  Knows not: what they test.
 """
 
 from __future__ import annotations
@@ -37,7 +37,8 @@ def all_cases() -> tuple[Case, ...]:
 
 
 def chosen(pattern: str | None) -> tuple[Case, ...]:
-    """Cases whose name matches `pattern`, a part of a name or a shell pattern; all without one. Raises UserError."""
+    """Cases whose name matches `pattern`, a part of a name or a shell pattern; None: all. Raises UserError if none
+    do."""
     if pattern is None:
         return all_cases()
     wanted = pattern if any(mark in pattern for mark in "*?[") else f"*{pattern}*"

@@ -1,6 +1,6 @@
-"""The protocols in terms that all of them share: how each is asked and answers; so a law of several is one function.
+"""Describes the protocols in common terms (requests and answers), so that a rule of several protocols is one function.
 
-Knows: the fields of each protocol, and how an SDK is called.  Knows not: laws, servers.
+Knows: the fields of each protocol, and how its SDK is called.  Knows not: laws, servers.
 """
 
 from __future__ import annotations
@@ -34,9 +34,9 @@ class Words:
 
     path: str
     resource: Callable[[Any], Any]
-    """Of a probe the SDK's resource, which creates answers."""
+    """Returns a probe's SDK resource that creates answers."""
     question: Fields
-    """What every request asks that names nothing else."""
+    """The default question of requests."""
     whole: Callable[[Any], Reply]
     streamed: Callable[[Sequence[Any]], Reply]
     id_prefix: str
@@ -44,36 +44,37 @@ class Words:
     """Fields without effect."""
     sampling: Fields = field(default_factory=dict)
     older: tuple[str, ...] = ()
-    """Fields that the SDK knows no more."""
+    """Fields that the SDK no longer supports."""
     order: str = ""
     """The types of a streamed text's events, without repeats."""
     limit: str = "max_tokens"
     cut: str = "length"
-    """How an answer ends that a limit cut, one that ends by itself, and one that calls."""
+    """End reasons: of an answer cut by a limit, one that ends by itself, and one with calls."""
     ended: str = "stop"
     called: str = "tool_calls"
     stop: Fields = field(default_factory=dict)
     counted: Fields = field(default_factory=dict)
-    """What asks for the counts of a stream."""
+    """Fields that request token counts in a stream."""
     offer: Callable[[Item], Item] = lambda _: {}
-    """A function as a tool."""
+    """Returns a function as a tool of the protocol."""
     no_calls: Any = "none"
     must_call: Any = "required"
     choose: Callable[[str], Item] = lambda _: {}
-    """The choice of a tool by its name."""
+    """Returns the choice of a tool by name."""
     one_call: Fields = field(default_factory=lambda: {"parallel_tool_calls": False})
     system: Sequence[Fields] = ()
-    """`SYSTEM`, in every shape of it."""
+    """`SYSTEM`, in every form that the protocol allows."""
     shapes: Sequence[Fields] = ()
-    """The question of `ASK`, in every shape of it."""
+    """The question of `ASK`, in every form that the protocol allows."""
     goes_on: Callable[[Reply, Sequence[Item], str | None], Fields] = lambda *_: {}
-    """A question, the reply to it as the SDK gave it, results of its calls if there is no other question."""
+    """Returns the next request: earlier messages, the reply as the SDK returned it, then a new question, or, if that is
+    None, results of its calls."""
     formed: Callable[[Item | None], Fields] = lambda _: {}
-    """An answer in JSON by a schema. None: any object."""
+    """Returns the fields for a JSON answer with a schema. None: any object."""
     text_in: Callable[[Any], str] = lambda _: ""
-    """The text in an event of a stream."""
+    """Returns the text in an event of a stream."""
     arguments_in: Callable[[Any], str] = lambda _: ""
-    """The piece of a call's arguments in one of the SDK's events."""
+    """Returns the piece of a call's arguments in an event of the SDK."""
 
     @property
     def tools(self) -> list[Item]:
@@ -81,12 +82,12 @@ class Words:
 
     @property
     def calling(self) -> dict[str, Any]:
-        """A question with two tools."""
+        """Fields of a question with two tools."""
         return {self.messages: [user(QUESTION)], "tools": self.tools}
 
     @property
     def messages(self) -> str:
-        """The field of the messages."""
+        """Name of the field with the messages."""
         return next(iter(self.question))
 
 
@@ -131,7 +132,7 @@ def _response_formed(schema: Item | None) -> Fields:
 
 
 def _parts(kind: str) -> list[Item]:
-    """The question of `ASK` as a text, and as a part of a kind."""
+    """The question of `ASK` as text, and as a content part of this type."""
     text = ASK[0]["content"]
     return [user(text), user([{"type": kind, "text": text}])]
 

@@ -1,1 +1,1 @@
-"""The template doctor: what is appended after a reply under a chat template, what forks, and what makes it fork."""
+"""The template doctor: finds which transitions of a conversation make a chat template's prompt fork, and why."""

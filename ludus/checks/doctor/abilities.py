@@ -1,4 +1,4 @@
-"""What a template does with each thing that a conversation can hold: shown, dropped in silence, or refused.
+"""Tests which elements of a conversation a template shows, silently drops, or refuses.
 
 Knows: one small conversation for each question.  Knows not: random ones, forks.
 """
@@ -25,7 +25,7 @@ _RESULT = Message("tool", _MARK, tool_call_id="call00000")
 
 
 def probe(template: ChatTemplate) -> Abilities:
-    """What `template` does with each part of a conversation."""
+    """How `template` treats each element of a conversation."""
 
     def receives(*messages: Message, with_tools: bool = False, generation_prompt: bool = True) -> Reception:
         tools = (PROBE_TOOL,) if with_tools and template.renders_tools else ()

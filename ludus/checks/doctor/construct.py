@@ -1,7 +1,7 @@
-"""What in a template makes a prompt fork: the construct by name, the position in the text, the tag in the source.
+"""Finds the cause of a fork in a template: the construct by name, the position in the text, the tag in the source.
 
-Knows: two renderings and how they differ.  Knows not: whether that is a fork; `continuation` decides that.
-Invariant: a construct is found by trying: where the difference disappears without the tools, the tools made it.
+Knows: two renderings and their difference.  Knows not: whether that is a fork, which `continuation` decides.
+Invariant: a construct is found by experiment: if the difference disappears without the tools, the tools are the cause.
 """
 
 from __future__ import annotations
@@ -46,29 +46,29 @@ EXPLANATIONS: dict[Construct, str] = {
 }
 
 _CONTEXT_CHARS = 40
-"""Of each text before the difference that are shown, and twice as many after it."""
+"""Characters shown before the difference; twice as many are shown after it."""
 
 
 _SAME_CHARS = 20
-"""So many equal characters behind a piece of text mean that the piece alone is missing."""
+"""If this many characters after a piece of text are equal, only that piece is missing."""
 
 
 @dataclass(frozen=True, slots=True)
 class Divergence:
-    """Where two texts part."""
+    """The first difference of two texts."""
 
     before: str
-    """The end of what they share."""
+    """The end of the common part."""
     seen: str
-    """How what the model saw and sampled goes on."""
+    """The continuation in what the model saw and sampled."""
     shown: str
-    """How the template goes on now."""
+    """The continuation in what the template shows now."""
     tag: Tag | None
-    """The tag that decides it. None: it is text that stands in no tag."""
+    """The tag that causes it. None: it is text outside of tags."""
 
 
 def construct_of(step: Transition, subject: Subject) -> Construct:
-    """What makes `step` fork."""
+    """The construct that makes `step` fork."""
     if step.outcome == "reasoning_stripped":
         return "reasoning_stripped"
     prompt = step.turn.prompt_text
@@ -91,7 +91,7 @@ def divergence_of(step: Transition, subject: Subject, watched: WatchedTemplate) 
 
 
 def _in_reply(step: Transition, shown: str) -> Construct:
-    """shown: what follows the prompt, without blanks."""
+    """The construct, if the fork is in the reply. shown: the text after the prompt, without whitespace."""
     reply = step.turn.reply
     if any(squeezed(call.name) not in shown for call in reply.tool_calls):
         return "calls_dropped"
@@ -123,7 +123,7 @@ def _without(messages: Sequence[Message], with_system: bool) -> list[Message]:
 
 
 def _tag_at(step: Transition, subject: Subject, watched: WatchedTemplate, at: int) -> Tag | None:
-    """What decides character `at`: between the reply as the last message and now, or between the prompt and now."""
+    """The tag that changes character `at`: compared with the reply as last message, or with the prompt."""
     template, turn = subject.template, step.turn
 
     def write(messages: Sequence[Message], *, generation_prompt: bool) -> Writing:

@@ -1,4 +1,4 @@
-"""Random conversations, as strange as those that agents lead: what is meant, before any template shows it.
+"""Generates random conversations with unusual content, as agents have them; not yet rendered by a template.
 
 Knows: messages.  Knows not: templates, text of prompts.
 """
@@ -26,7 +26,7 @@ _WORDS = (
     "<b>not a tag</b>",
     "{}",
 )
-"""Of the texts of people and tools, those that templates trip over: empty texts, blanks at the edges, tags, braces."""
+"""Texts of users and tools that templates may handle wrongly: empty text, outer whitespace, tags, braces."""
 _SPOKEN = ("Fine.", "It is 7.", "naïve ☕", "two\n\nparagraphs", " led by a blank", "ended by one\n", "")
 _THOUGHTS = ("I add.", "Two\n\nparagraphs.", "漢字?", "")
 _VALUES: Mapping[str, tuple[Any, ...]] = {
@@ -37,7 +37,7 @@ _VALUES: Mapping[str, tuple[Any, ...]] = {
     "array": ([1, "a"], []),
     "object": ({"deep": {"er": []}}, {}),
 }
-"""By the type that a tool's schema names: formats that write no JSON can only be read with its help."""
+"""By JSON type, so that arguments fit their schema: formats other than JSON can be parsed only with the schema."""
 _TOOLS = tuple(
     ToolSpec(name, "A tool.", {"type": "object", "properties": {key: {"type": kind} for key, kind in taken.items()}})
     for name, taken in (
@@ -50,7 +50,7 @@ _MOST_TURNS = 6
 
 @dataclass(frozen=True, slots=True)
 class Abilities:
-    """What a template does with each thing that a conversation can hold."""
+    """How a template treats each element of a conversation."""
 
     system: Reception
     late_system: Reception
@@ -61,9 +61,9 @@ class Abilities:
     text_beside_calls: Reception
     results: Reception
     thinking: Reception
-    """In the last message; whether it stays there later is what the doctor finds out."""
+    """In the last message; whether it is kept in later prompts is what the doctor examines."""
     thinks: bool
-    """The model writes thinking blocks, shown or not."""
+    """Whether the model writes thinking blocks, shown or not."""
 
     @property
     def has_tools(self) -> bool:
@@ -72,13 +72,13 @@ class Abilities:
 
 @dataclass(frozen=True, slots=True)
 class PlannedMessage:
-    """One message as it is meant. Ids of calls, and of the calls that results answer, are set when it is replayed."""
+    """An intended message. Ids of calls, and of the calls that results answer, are set during the replay."""
 
     message: Message
     cut: float | None = None
-    """Share of a reply's text after which its budget of tokens ends it. None: it ends by itself."""
+    """Share of a reply's text after which a token limit cuts it. None: it ends by itself."""
     is_respelled: bool = False
-    """The model writes the JSON of its calls otherwise than the template does."""
+    """Whether the model formats the JSON of its calls differently from the template."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,7 +88,7 @@ class Conversation:
 
 
 def random_conversation(draw: random.Random, able: Abilities) -> Conversation:
-    """A conversation of up to six replies in which everything stands that the template takes; it ends in a request."""
+    """A conversation of up to six replies with any elements that the template accepts; it ends with a request."""
     tools = _TOOLS[: draw.randint(1, 2)] if able.has_tools and draw.random() < 0.7 else ()
     said: list[PlannedMessage] = []
     if able.system == "shown" and draw.random() < 0.5:
@@ -106,7 +106,7 @@ def _say(draw: random.Random, role: Literal["system", "user", "tool"]) -> Planne
 
 
 def _reaction(draw: random.Random, able: Abilities, reply: PlannedMessage) -> list[PlannedMessage]:
-    """What the agent sends after a reply."""
+    """The messages that the agent sends after a reply."""
     said = [_say(draw, "tool") for _ in reply.message.tool_calls]
     if said and draw.random() < 0.9:
         return said

@@ -1,4 +1,4 @@
-"""The examination of a chat template: what is appended after a reply, what forks, and why.
+"""Examines a chat template: what it appends after replies, which transitions fork, and why.
 
 Knows: the parts of the doctor.  Knows not: terminals, how a template is found.
 Invariant: the same seed gives the same findings.
@@ -31,9 +31,9 @@ Verdict = Literal["exact", "forks", "depends", "refused", "broken"]
 
 _OWN_NAMES = frozenset({"messages", "tools", "add_generation_prompt"})
 _TODAY = datetime(2026, 1, 31)
-"""The day on which every template believes to be rendered: a date that changes is asked for by itself."""
+"""The date for all renderings; a change of the date is tested separately."""
 _SPECIAL_TOKEN = re.compile(r"<[|｜][^<>\s]{1,40}>|<[^<>\s]{1,40}[|｜]>|<[a-z]+_of_[a-z]+>|</?s>")
-"""Special tokens as nearly all models spell them, where no tokenizer lists them."""
+"""Special tokens in the usual forms, for templates without a tokenizer that lists them."""
 ASSUMED_TOKENS: Mapping[str, str] = {"bos_token": "<|bos|>", "eos_token": "<|eos|>", "unk_token": "<|unk|>"}
 """Special tokens of a template that comes without a tokenizer."""
 
@@ -45,11 +45,11 @@ class Row:
     kind: str
     verdict: Verdict
     counts: Mapping[str, int]
-    """Those that are `exact`, `refused`, `broken`; of the exact ones those `respelled`, whose reply stays in another
-    spelling than the template's; and those `assumed`, with a reply in them that no parser reads as it was meant."""
+    """Numbers of `exact`, `refused` and `broken` transitions; of exact ones, `respelled`: the reply's JSON keeps a
+    format other than the template's; and `assumed`: with a reply that the parser does not read as intended."""
     forks: Mapping[Construct, int]
     appended: str
-    """What is appended after the reply, with words in braces for the messages of others; '' if it always forks."""
+    """The text appended after the reply, with roles in braces for messages of others; '' if it always forks."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,12 +58,12 @@ class Counterexample:
 
     construct: Construct
     reason: str
-    """The reason that the record will give."""
+    """The fork reason that is recorded."""
     kind: str
     conversation: Conversation
-    """Its last message, or messages, are those at which it forks."""
+    """It forks at its last message or messages."""
     messages: tuple[Message, ...]
-    """The same as the agent sends it."""
+    """The same messages as the agent sends them."""
     divergence: Divergence
 
 
@@ -77,26 +77,26 @@ class Examination:
     generation_prompt: str
     stops: tuple[str, ...]
     closing: str
-    """What the template ends an answer with; '' if it shows none."""
+    """The text with which the template ends an answer; '' if it shows none."""
     variables: tuple[str, ...]
     parser: str
     able: Abilities
     not_resumable: tuple[str, ...]
     reads_date: bool
     num_written_calls: int
-    """Replies with calls that were written."""
+    """Number of replies with calls that were written."""
     num_read_calls: int
-    """Those that the parser reads as they were meant."""
+    """Number of those that the parser reads as intended."""
     unread: WrittenReply | None
-    """The first reply that it does not. None: it reads all."""
+    """The first reply that it does not. None: it reads all of them."""
     transitions: tuple[Row, ...]
     forks: tuple[Counterexample, ...]
     refusals: Mapping[str, int]
-    """The template's words, and how often it said them."""
+    """Numbers of refusals, by the template's message."""
 
     @property
     def counts(self) -> Mapping[str, int]:
-        """Transitions by what became of them: exact, each construct, refused, broken."""
+        """Numbers of transitions by outcome: exact, each construct, refused, broken."""
         total: Counter[str] = Counter()
         for row in self.transitions:
             total.update({name: row.counts[name] for name in ("exact", "refused", "broken")})
@@ -104,7 +104,7 @@ class Examination:
         return {name: count for name, count in total.items() if count}
 
     def is_exact(self, allowed: Sequence[str] = ()) -> bool:
-        """Whether no transition is broken, and none forks but for the constructs or reasons that are `allowed`."""
+        """Whether no transition is broken, and all forks have a construct or reason in `allowed`."""
         reasons = {proof.construct: proof.reason for proof in self.forks}
         found = {name for row in self.transitions for name in row.forks}
         is_sound = all(row.verdict != "broken" for row in self.transitions)
@@ -112,7 +112,7 @@ class Examination:
 
 
 def subject_of(text: ChatText, template_kwargs: Mapping[str, Any] = {}) -> Subject:
-    """A model's chat text as it serves at run time, but that today stays today."""
+    """A model's chat text as at run time, but with a fixed date."""
     stops = [text.tokenizer.decode((token,)) for token in sorted(text.tokenizer.stop_ids)]
     template = ChatTemplate(text.template.source, text.template.special_tokens, now=lambda: _TODAY)
     special_texts = frozenset(text.tokenizer.special_ids)
@@ -120,7 +120,8 @@ def subject_of(text: ChatText, template_kwargs: Mapping[str, Any] = {}) -> Subje
 
 
 def subject_of_source(source: str, *, tool_parser: str = "auto", template_kwargs: Mapping[str, Any] = {}) -> Subject:
-    """A template alone: special tokens get names of their own, and a reply ends with what the template closes it by."""
+    """A template without a model: special tokens get assumed names, and replies end with the template's closing
+    token."""
     template = ChatTemplate(source, ASSUMED_TOKENS, now=lambda: _TODAY)
     return Subject(
         template, ReplyWriter.of(template), parser_for(source, tool_parser), special_texts_of(source), template_kwargs
@@ -128,7 +129,7 @@ def subject_of_source(source: str, *, tool_parser: str = "auto", template_kwargs
 
 
 def special_texts_of(source: str) -> frozenset[str]:
-    """What in a template is spelled as special tokens are, and those that every template may name."""
+    """Texts in a template that look like special tokens, and the assumed special tokens."""
     return frozenset(_SPECIAL_TOKEN.findall(source)) | set(ASSUMED_TOKENS.values())
 
 
@@ -140,9 +141,9 @@ def examine(
     seed: int = 0,
     on_conversation: Callable[[int], None] = lambda _done: None,
 ) -> Examination:
-    """What becomes of `num_conversations` random conversations under the subject's template.
+    """The findings for `num_conversations` random conversations with the subject's template.
 
-    on_conversation: called with how many are done.
+    on_conversation: called with the number of finished conversations.
     """
     able = probe(subject.template)
     findings = _Findings(subject)
@@ -183,7 +184,7 @@ _HELLO = Conversation(
 
 
 def _next_day(subject: Subject) -> Transition | None:
-    """A question after midnight, for templates that show the date. None: yesterday's tokens are still right."""
+    """A transition to the next day, for templates that show the date. None: it does not fork."""
     steps = replay(subject, _HELLO).steps if "strftime_now" in subject.template.source else []
     if not steps:
         return None
@@ -210,13 +211,13 @@ def _verdict(counts: Mapping[str, int], forks: Mapping[Construct, int]) -> Verdi
 class _Judged:
     step: Transition
     conversation: Conversation
-    """Ends with the request that is judged."""
+    """Ends with the request that is examined."""
     construct: Construct | None
-    """None: nothing forks."""
+    """None: it does not fork."""
 
 
 class _Findings:
-    """All that happened, and the shortest example of everything."""
+    """All outcomes, with the shortest example of each."""
 
     def __init__(self, subject: Subject) -> None:
         self._subject = subject
@@ -233,7 +234,7 @@ class _Findings:
             self.judged.append(_Judged(step, until, construct))
 
     def rows(self) -> tuple[Row, ...]:
-        """By kind, the most frequent first."""
+        """The rows by kind, the most frequent first."""
         kinds: dict[str, list[_Judged]] = {}
         for each in self.judged:
             kinds.setdefault(each.step.kind, []).append(each)
@@ -256,7 +257,7 @@ class _Findings:
         )
 
     def counterexamples(self) -> tuple[Counterexample, ...]:
-        """One for each construct, shrunk."""
+        """A minimal example for each construct."""
         template = self._subject.template
         shortest: dict[Construct, _Judged] = {}
         for each in sorted(self.judged, key=lambda each: len(each.step.messages)):
@@ -269,8 +270,8 @@ class _Findings:
 
     def _prove(self, watched: WatchedTemplate, found: _Judged) -> Counterexample:
         step, conversation, construct = found.step, found.conversation, found.construct
-        assert construct is not None, "what is proved forks"
-        if construct != "date":  # which needs another day, and is small as it is
+        assert construct is not None, "a counterexample must fork"
+        if construct != "date":  # needs another day, and is already minimal
             conversation = shrink(conversation, lambda smaller: self._last(smaller, construct) is not None)
             step = self._last(conversation, construct) or step
         divergence = divergence_of(step, self._subject, watched)
@@ -285,7 +286,7 @@ class _Findings:
         return steps[-1] if construct_of(steps[-1], self._subject) == construct else None
 
     def _appended(self, example: Conversation) -> str:
-        """What is appended at the end of `example`, where messages of others are their role in braces."""
+        """The text appended at the end of `example`, with roles in braces for messages of others."""
         start = max(idx for idx, line in enumerate(example.said) if line.message.role == "assistant") + 1
         named = (
             replace(line, message=replace(line.message, content=f"{{{line.message.role}}}"))

@@ -1,6 +1,6 @@
-"""What this machine is, what of it Ludus uses, and what would make Ludus faster here.
+"""Reports on this machine: its hardware, what Ludus uses of it, and what would make Ludus faster.
 
-Knows: what the parts found out for themselves: cores, compilers, types, cards.  Knows not: how any of them decides.
+Knows: the choices of other modules: cores, compilers, types, cards.  Knows not: how they choose.
 """
 
 from __future__ import annotations
@@ -25,30 +25,30 @@ _INSTALL_COMPILER = "install g++ (Debian: apt install g++; macOS: xcode-select -
 
 @dataclass(frozen=True, slots=True)
 class MachineReport:
-    """The machine, and what follows from it."""
+    """The machine, and Ludus's choices on it."""
 
     machine: Machine
     torch: str
-    """Its version."""
+    """Version of torch."""
     capability: str
-    """The instructions that torch's own loops are compiled for here."""
+    """The instruction set of torch's own kernels here."""
     threads: int
     dtype: str
-    """What `model.dtype: auto` stands for."""
+    """The choice of `model.dtype: auto`."""
     device: str
-    """What `model.device: auto` stands for."""
+    """The choice of `model.device: auto`."""
     products: ProductTimes
     compiler: str | None
-    """The first line that it says of itself. None: there is none."""
+    """First line of its version. None: there is no compiler."""
     kernels: dict[str, Build | str]
-    """By name how each was built, or why it was not."""
+    """How each kernel library was built, or why it was not, by name."""
     cards: tuple[str, ...]
     advice: tuple[str, ...]
-    """What would make it faster, most of all first."""
+    """What would make it faster, the largest effect first."""
 
 
 def examine_machine() -> MachineReport:
-    """Looks, compiles what was not compiled yet, and measures what was not measured yet: a minute the first time."""
+    """Examine the machine, with compilations and measurements that were not made yet: a minute the first time."""
     machine, threads, device = Machine.look(), choose_threads(), choose_device("auto")
     kernels = {name: _built(name) for name in source_names()}
     cards = tuple(map(torch.cuda.get_device_name, range(torch.cuda.device_count())))

@@ -1,7 +1,8 @@
-"""A conversation replayed as the recorder would see it: each reply written, read and sent back, each prompt judged.
+"""Replays a conversation as the recorder sees it: writes, parses and sends back each reply, and classifies each prompt.
 
-Knows: `continuation`, the one that serves at run time.  Knows not: why a template does what it does.
-Invariant: what is called exact here is appended at run time, and what forks here forks there, for the same reason.
+Knows: `continuation`, the function used at run time.  Knows not: the causes in a template.
+Invariant: a transition that is exact here is appended at run time, and one that forks here forks there, for the same
+reason.
 """
 
 from __future__ import annotations
@@ -30,13 +31,13 @@ REASONS: frozenset[str] = frozenset(get_args(ForkReason))
 
 @dataclass(frozen=True, slots=True)
 class Subject:
-    """What is examined: a template, how its model writes, and who reads that."""
+    """The subject of an examination: a template, how its model writes replies, and their parser."""
 
     template: ChatTemplate
     reply_writer: ReplyWriter
     parser: ToolParser
     special_texts: frozenset[str]
-    """Of the special tokens; of those, a parser sees its markers only."""
+    """Texts of the special tokens, of which a parser sees only its markers."""
     template_kwargs: Mapping[str, Any] = field(default_factory=dict)
 
     @property
@@ -46,51 +47,51 @@ class Subject:
 
 @dataclass(frozen=True, slots=True)
 class Transition:
-    """A request that follows a reply: what became of the tokens before it."""
+    """A request that follows a reply, and how it relates to the earlier tokens."""
 
     kind: str
     """Such as 'tool result after call'."""
     outcome: Outcome
-    """'exact': something is appended.  'broken': what is appended is not what the template shows.  'refused': the
-    template refuses the messages."""
+    """'exact': text is appended.  'broken': the appended text is not what the template shows.  'refused': the template
+    refuses the messages."""
     turn: RenderedTurn
-    """The reply, and the request that it answered."""
+    """The earlier request and its reply."""
     messages: tuple[Message, ...]
     shown: str = ""
-    """What the template shows of `messages`; '' where it refuses."""
+    """The rendering of `messages`; '' if the template refuses them."""
     added: str = ""
-    """What is appended to the reply; '' where nothing is."""
+    """Text appended to the reply; '' if there is none."""
     is_assumed: bool = False
-    """Some reply until here was taken as it was meant, because the parser reads it otherwise."""
+    """Whether some reply so far was taken as intended, because the parser reads it differently."""
     words: str = ""
-    """Of the template's refusal."""
+    """Message of the template's refusal."""
 
     @property
     def seen(self) -> str:
-        """What the model saw and sampled before."""
+        """The text that the model saw and sampled before."""
         return self.turn.prompt_text + self.turn.reply_text
 
     @property
     def keeps_spelling(self) -> bool:
-        """Whether the reply stays in another spelling than the template's."""
+        """Whether the reply keeps a JSON format other than the template's."""
         return self.outcome == "exact" and self.seen + self.added != self.shown
 
 
 @dataclass(frozen=True, slots=True)
 class WrittenReply:
-    """A reply on its way through the parser."""
+    """A reply as text, and as read by the parser."""
 
     meant: Message
     text: str
     """Without the stop token."""
     read: Message
     is_assumed: bool
-    """The parser reads something else than what was meant."""
+    """Whether the parser reads something other than intended."""
 
 
 @dataclass(slots=True)
 class ReplayResult:
-    """What became of one conversation."""
+    """The result for one conversation."""
 
     steps: list[Transition] = field(default_factory=list)
     written: list[WrittenReply] = field(default_factory=list)
@@ -128,7 +129,7 @@ def replay(subject: Subject, conversation: Conversation) -> ReplayResult:
 
 
 def _turns(said: Sequence[PlannedMessage]) -> Iterator[tuple[list[Message], PlannedMessage | None]]:
-    """What is said by others, and the reply to it; the last is a request without one."""
+    """Messages of others, each with the following reply; the last have none."""
     others: list[Message] = []
     for line in said:
         if line.message.role == "assistant":
@@ -140,7 +141,7 @@ def _turns(said: Sequence[PlannedMessage]) -> Iterator[tuple[list[Message], Plan
 
 
 def _answering(others: Sequence[Message], messages: Sequence[Message]) -> list[Message]:
-    """`others` with the ids of the calls that they answer."""
+    """`others`, with results given the ids of the calls that they answer."""
     calls = iter(messages[-1].tool_calls if messages else ())
     return [
         replace(message, tool_call_id=next(calls, ToolCall("call00000", "", "")).id)
@@ -153,7 +154,7 @@ def _answering(others: Sequence[Message], messages: Sequence[Message]) -> list[M
 def _sample(
     subject: Subject, replayed: ReplayResult, conversation: Conversation, rendered: Rendered, said: PlannedMessage
 ) -> RenderedTurn:
-    """The turn in which the model answers `said`. Raises AgentError where the template cannot show it."""
+    """The turn in which the model answers `said`. Raises AgentError if the template refuses it."""
     prompt = (rendered.messages, conversation.tools, subject.template_kwargs, rendered.text)
     asked = RenderedTurn(*prompt, said.message, reply_text="", shown=rendered.shown)
     meant, written = subject.reply_writer.write(asked)
@@ -169,7 +170,7 @@ def _sample(
 
 
 def _cut(text: str, share: float) -> str:
-    """The first part of `text`, no special token split: an engine hands over whole tokens."""
+    """The first part of `text`, without splitting a special token, as an engine returns whole tokens."""
     at = max(1, int(len(text) * share))
     ends = [token.end() for token in _WHOLE.finditer(text) if token.start() < at < token.end()]
     return text[: max([at, *ends])]
@@ -180,9 +181,9 @@ def _stop_of(written: str, subject: Subject) -> str:
 
 
 def _read(subject: Subject, conversation: Conversation, prompt: str, meant: Message | None, text: str) -> WrittenReply:
-    """What the parser makes of `text`; what was meant, where calls or special tokens are left that it does not know.
+    """The reply that the parser reads in `text`; the intended one if it leaves calls or special tokens unparsed.
 
-    meant: None: the text was cut, and means whatever the parser finds.
+    meant: None: the text was cut, so the parser's reading is taken.
     """
     parser = subject.parser if conversation.tools else subject.parser.plain
     visible = text
@@ -199,7 +200,7 @@ def _read(subject: Subject, conversation: Conversation, prompt: str, meant: Mess
 
 
 def _says_same(read: Message, meant: Message) -> bool:
-    """Equal but for blanks, which templates trim, and for the ids and the spelling of calls."""
+    """Whether both are equal except for whitespace, which templates trim, and for ids and JSON format of calls."""
     return (
         squeezed(read.content) == squeezed(meant.content)
         and squeezed(read.reasoning) == squeezed(meant.reasoning)
@@ -209,7 +210,7 @@ def _says_same(read: Message, meant: Message) -> bool:
 
 
 def squeezed(text: str | None) -> str:
-    """Without blanks."""
+    """The text without whitespace."""
     return "".join((text or "").split())
 
 
@@ -222,7 +223,7 @@ def _value(call: ToolCall) -> object:
 
 
 def _respelled(written: str, meant: Message) -> str:
-    """The same JSON without blanks and in ASCII, where the template writes it as most do."""
+    """The text with the JSON of calls compact and in ASCII, if the template uses the usual format."""
     for call in meant.tool_calls:
         value = json.loads(call.arguments)
         compact = json.dumps(value, separators=(",", ":"))
@@ -233,7 +234,7 @@ def _respelled(written: str, meant: Message) -> str:
 def classify(
     subject: Subject, turn: RenderedTurn, messages: tuple[Message, ...], rendered: Rendered, *, is_assumed: bool = False
 ) -> Transition:
-    """What becomes of the tokens of `turn` when `messages`, shown as `rendered`, are asked for next."""
+    """Classify the transition from `turn` to the request `messages`, rendered as `rendered`."""
     added = continuation(
         subject.template, turn, messages, turn.tools, subject.template_kwargs, subject.stop_texts, rendered
     )
@@ -246,7 +247,7 @@ def classify(
 
 
 def _holds(step: Transition, subject: Subject) -> bool:
-    """The law of an addition: template's text before and after the reply, and between them the reply, ended."""
+    """Whether an addition is correct: the rendering is the prompt, the ended reply, and the addition."""
     prompt, reply = step.turn.prompt_text, step.turn.reply_text
     if not (step.shown.startswith(prompt) and step.shown.endswith(step.added)):
         return False

@@ -1,8 +1,8 @@
-"""How a model writes its replies, learnt from its template: the text that it samples for what it means.
+"""Writes replies as the model of a template would sample them, derived from the template itself.
 
-Knows: what the template makes of a last message.  Knows not: parsers, forks.
-Invariant: a reply is written as the template shows it, because that is what the model was trained to write; thinking
-that the template never shows is written inside the thinking tags.
+Knows: how the template renders a last message.  Knows not: parsers, forks.
+Invariant: a reply is written as the template renders it, because the model was trained on that; thinking that the
+template never shows is written inside the thinking tags.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from ludus.text.template import ChatTemplate
 from ludus.types import Message, ToolCall, ToolSpec
 
 SPECIAL = re.compile(r"<(?!/\w\w)[^<>\s]{1,60}>")
-"""A special token as models spell them, `</s>` included; but no closing tag of an element."""
+"""A special token in the usual forms, `</s>` included, but not the closing tag of an element."""
 _CLOSED_ANSWER = re.compile(rf"(?:{SPECIAL.pattern})*({SPECIAL.pattern})")
 _CLOSED_CALL = re.compile(rf"({SPECIAL.pattern})$")
 _EMPTY_THINKING = re.compile(rf"\s*{THINK_OPEN}\s*{THINK_CLOSE}\s*")
@@ -36,9 +36,9 @@ class ReplyWriter:
 
     template: ChatTemplate
     answer_stop: str
-    """What the model ends an answer with; '' if neither template nor tokenizer shows it."""
+    """The token that ends an answer; '' if neither template nor tokenizer shows it."""
     call_stop: str
-    """What it ends a reply with that calls tools."""
+    """The token that ends a reply with tool calls."""
 
     @classmethod
     def of(cls, template: ChatTemplate, known_stops: Sequence[str] = ()) -> ReplyWriter:
@@ -57,10 +57,10 @@ class ReplyWriter:
         return tuple(dict.fromkeys(stop for stop in (self.answer_stop, self.call_stop) if stop))
 
     def write(self, asked: RenderedTurn) -> tuple[Message, str]:
-        """What the model can write of the reply that `asked` means, and the text sampled for it, stop token included.
+        """The part of the intended reply that the model can write, and its sampled text, including the stop token.
 
-        A prompt that has begun to think, or has thought, decides for the model; so does a template without a way to
-        write thinking. Raises AgentError where the template refuses such a reply.
+        A prompt that begins or ends a thinking block determines whether the model thinks, as does a template without
+        thinking. Raises AgentError if the template refuses such a reply.
         """
         meant = asked.reply
         if opens_reasoning(asked.prompt_text) and meant.reasoning is None:
@@ -80,7 +80,7 @@ class ReplyWriter:
         return meant, self._ended(rest, self.call_stop if meant.tool_calls else self.answer_stop)
 
     def _tagged(self, asked: RenderedTurn, meant: Message) -> str:
-        """A reply whose thinking the template does not show, with the thinking between its tags."""
+        """The text of a reply whose thinking the template does not show, with the thinking inside its tags."""
         rest = self._rest(asked, self._shown(asked, replace(meant, reasoning=None)))
         if meant.reasoning is None:
             return rest
@@ -95,7 +95,7 @@ class ReplyWriter:
         )
 
     def _rest(self, asked: RenderedTurn, shown: str) -> str:
-        """What the template shows behind the prompt, of which a thinking tag may be missing."""
+        """The rendered text after the prompt, in which the prompt's thinking tag may be missing."""
         begun = (
             asked.prompt_text.rstrip().removesuffix(THINK_OPEN)
             if opens_reasoning(asked.prompt_text)
@@ -104,7 +104,7 @@ class ReplyWriter:
         for opening in (asked.prompt_text, begun):
             if shown.startswith(opening):
                 return shown[len(opening) :]
-        # Earlier text has changed: the reply begins behind the last generation prompt.
+        # Earlier text has changed, so the reply begins after the last generation prompt.
         bare = self.template.render(
             asked.messages, asked.tools, generation_prompt=False, template_kwargs=asked.template_kwargs
         )
@@ -114,7 +114,7 @@ class ReplyWriter:
 
     @staticmethod
     def _ended(text: str, stop: str) -> str:
-        """`text` up to the stop token, which is missing or has only other special tokens behind it."""
+        """`text` up to its stop token, which is added if it is missing; only special tokens may follow it."""
         at = text.rfind(stop) if stop else -1
         if at >= 0 and not SPECIAL.sub("", text[at + len(stop) :]).strip():
             return text[: at + len(stop)]
@@ -122,12 +122,12 @@ class ReplyWriter:
 
 
 def has_thinking_tags(template: ChatTemplate) -> bool:
-    """Whether the model thinks between the usual tags."""
+    """Whether the model uses the usual thinking tags."""
     return THINK_OPEN in template.source or THINK_CLOSE in template.source
 
 
 def _stop_after(template: ChatTemplate, reply: Message, tools: Sequence[ToolSpec], then: Message) -> str:
-    """The special token that closes `reply` where it is the last message, else the one that `then` begins with."""
+    """The special token that closes `reply` as the last message, else the one with which `then` begins."""
     try:
         last = template.render([_ASKED, reply], tools, generation_prompt=False)
         more = template.render([_ASKED, reply, then], tools, generation_prompt=False)

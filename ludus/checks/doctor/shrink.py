@@ -1,6 +1,6 @@
-"""The smallest conversation that still shows what a big one showed.
+"""Shrinks a conversation to a minimal one with the same property.
 
-Knows: how conversations can be made smaller.  Knows not: what they are tried for.
+Knows: how conversations can be made smaller.  Knows not: the property.
 """
 
 from __future__ import annotations
@@ -12,11 +12,11 @@ from dataclasses import replace
 from ludus.checks.doctor.conversation import Conversation, PlannedMessage
 
 _MOST_REMOVED = 4
-"""Messages that are tried to be removed at once: a question, its call, the result and the answer."""
+"""Largest number of messages removed at once: a question, its call, the result and the answer."""
 
 
 def shrink(conversation: Conversation, still_shows: Callable[[Conversation], bool]) -> Conversation:
-    """A conversation for which `still_shows` holds and of which nothing more can be left out."""
+    """A conversation for which `still_shows` holds, and from which nothing more can be removed."""
     while True:
         smaller = next(filter(still_shows, filter(_is_led, _smaller(conversation))), None)
         if smaller is None:
@@ -25,7 +25,7 @@ def shrink(conversation: Conversation, still_shows: Callable[[Conversation], boo
 
 
 def _smaller(conversation: Conversation) -> Iterator[Conversation]:
-    """Conversations with less in them, the much smaller ones first."""
+    """Smaller conversations, the smallest first."""
     said = conversation.said
     for num_removed in range(min(_MOST_REMOVED, len(said) - 1), 0, -1):
         for start in range(len(said) - num_removed + 1):
@@ -38,7 +38,7 @@ def _smaller(conversation: Conversation) -> Iterator[Conversation]:
 
 
 def _is_led(conversation: Conversation) -> bool:
-    """Whether it is one that people lead: a user begins, results follow calls, and it ends with a request."""
+    """Whether it is well-formed: a user begins, results follow calls, and it ends with a request."""
     said = [line.message for line in conversation.said if line.message.role != "system"]
     if not said or said[0].role != "user" or conversation.said[-1].message.role == "assistant":
         return False
@@ -49,7 +49,7 @@ def _is_led(conversation: Conversation) -> bool:
 
 
 def _plainer(line: PlannedMessage, idx: int) -> Iterator[PlannedMessage]:
-    """The message with one thing less each time, where that makes it another."""
+    """Simpler versions of the message, each with one element removed."""
     message, word = line.message, f"{line.message.role[0].upper()}{idx}"
     text, thought, calls = message.content, message.reasoning, message.tool_calls
     is_plain = text is None or (text[:1] == word[:1] and text[1:].isdigit())

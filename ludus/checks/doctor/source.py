@@ -1,8 +1,8 @@
-"""Which tag of a template wrote a piece of its text, and which condition decided between two pieces.
+"""Traces which tag of a template wrote a piece of text, and which condition chose between two pieces.
 
 Knows: Jinja's source and its syntax tree.  Knows not: messages, forks.
-Invariant: the template is only watched, never changed: blanks inside a tag mean nothing to Jinja, so a line break put
-behind the opening of every tag changes no text and gives every tag a line of its own.
+Invariant: the template's output is unchanged: whitespace inside a tag has no meaning in Jinja, so a line break after
+the opening of every tag changes no text, and gives every tag its own line number.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ from jinja2.visitor import NodeTransformer
 
 _NOTE = "_ludus_note"
 _MOST_SHOWN = 200
-"""Characters of a tag that are shown; longer ones are cut."""
+"""Characters of a tag that are shown; longer tags are cut."""
 
 Branch = tuple[int, int]
-"""The line of a condition, and which of its branches."""
+"""The line of a condition, and the index of its branch."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,7 +30,7 @@ class Tag:
     """One tag of the source."""
 
     line: int
-    """From 1, in the source as its author wrote it."""
+    """Line number, from 1, in the original source."""
     text: str
 
 
@@ -46,7 +46,7 @@ class WatchedTemplate:
         self._compiled = environment.from_string(tree)
 
     def render(self, values: Mapping[str, Any]) -> Writing:
-        """The text, piece by piece with the tag behind each; raises what the template raises."""
+        """The text in pieces, each with its tag. Raises what the template raises."""
         pieces: list[str] = []
         lines: list[int] = []
         now = [0]
@@ -62,9 +62,9 @@ class WatchedTemplate:
         return Writing(tuple(pieces), tuple(lines))
 
     def decider(self, old_line: int, new_line: int, *, is_gone: bool = False) -> Tag | None:
-        """The condition of which one line is in another branch than the other; else the tag of the new line.
+        """The condition that has the two lines in different branches; else the tag of the new line.
 
-        is_gone: what the old line wrote is missing now, so that the new line is somewhere else altogether.
+        is_gone: the text of the old line is missing now, so the new line is unrelated to it.
         """
         old, new = self._branches.get(old_line, ()), self._branches.get(new_line, ())
         if is_gone and old and old != new:
@@ -75,7 +75,7 @@ class WatchedTemplate:
         return self.tag(old[len(new)][0] if len(old) > len(new) else new_line)
 
     def tag(self, line: int) -> Tag | None:
-        """The tag behind a line of the spread source. None: text before the first tag."""
+        """The tag at a line of the spread source. None: text before the first tag."""
         at = bisect.bisect_right(self._starts, line) - 1
         return self._tags[at] if at >= 0 else None
 
@@ -92,12 +92,12 @@ class Writing:
         return "".join(self.pieces)
 
     def end_of_piece(self, char: int) -> int:
-        """Where the piece ends that holds character number `char`."""
+        """Index of the end of the piece that contains character `char`."""
         ends = itertools.accumulate(map(len, self.pieces))
         return next((end for end in ends if char < end), char)
 
     def line_at(self, char: int) -> int:
-        """The line that wrote character number `char`; behind the end, that of the last piece."""
+        """The line that wrote character `char`; after the end, that of the last piece."""
         end = 0
         for piece, line in zip(self.pieces, self.lines, strict=True):
             end += len(piece)
@@ -107,13 +107,14 @@ class Writing:
 
 
 def _spread(environment: jinja2.Environment, source: str) -> tuple[str, list[int], list[Tag]]:
-    """The source with a line break behind the opening of every tag that is evaluated, and the line there of each."""
+    """The source with a line break after the opening of every evaluated tag, the line of each tag there, and the
+    tags."""
     parts: list[str] = []
     starts: list[int] = []
     tags: list[Tag] = []
     at, line, first_line, first_part = 0, 1, 1, 0
     for number, kind, value in environment.lex(source):
-        end = source.index(value, at) + len(value)  # blanks before a tag that trims them are in no token
+        end = source.index(value, at) + len(value)  # whitespace before a trimming tag is in no token
         parts.append(source[at:end])
         line += parts[-1].count("\n")
         at = end
@@ -129,8 +130,8 @@ def _spread(environment: jinja2.Environment, source: str) -> tuple[str, list[int
 
 
 class _LineNoter(NodeTransformer):
-    """Modifies a tree: before it writes anything, it records the line. What is caught to be written later is left out:
-    that is recorded of the tag that writes it."""
+    """Transforms a tree so that it records the line before each output. Captured output is skipped, as it is recorded
+    for the tag that writes it."""
 
     def visit_Output(self, node: nodes.Output) -> list[nodes.Node]:  # noqa: N802  # named after the node
         parts: list[nodes.Node] = []
@@ -146,7 +147,7 @@ class _LineNoter(NodeTransformer):
 
 
 def _branches(node: nodes.Node, inside: tuple[Branch, ...]) -> Iterator[tuple[int, tuple[Branch, ...]]]:
-    """Each line of the tree, with the conditions around it from the outermost in."""
+    """Each line of the tree, with the enclosing conditions, the outermost first."""
     if isinstance(node, nodes.If):
         arms = [(node.test, node.body), *((other.test, other.body) for other in node.elif_), (None, node.else_)]
         yield node.lineno, inside

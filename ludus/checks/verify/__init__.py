@@ -1,1 +1,1 @@
-"""Proofs that a user can run: each law of Ludus checked against what users run."""
+"""Checks that users can run: each guarantee of Ludus is tested with the components that users run."""

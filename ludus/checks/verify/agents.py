@@ -1,8 +1,8 @@
-"""One agent with two tools, written with each official SDK, streamed and not.
+"""The same agent with two tools, written with each official SDK, streamed and not.
 
-Knows: the SDKs, the conversation that all of them have.  Knows not: who answers, what is recorded.
-The conversation, in six model calls: a question, one call, two at once of which one fails, an answer; another
-question, two calls at once, an answer.
+Knows: the SDKs, their common conversation.  Knows not: the model, the record.
+The conversation, in six model calls: a question, one tool call, two parallel calls of which one fails, an answer;
+another question, two parallel calls, an answer.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class CallResult:
 
 
 class SdkAgent:
-    """One way to have the conversation; both methods return the calls that the model's answer makes."""
+    """Base of the agents; both methods return the tool calls in the model's answer."""
 
     package, client = "openai", "OpenAI"
 
@@ -73,7 +73,7 @@ MakeAgent = Callable[[str], SdkAgent]
 
 
 def converse(agent: SdkAgent) -> None:
-    """Both questions, each until the model calls no tool any more; then the agent is closed."""
+    """Ask both questions, each until the model makes no more tool calls; then close the agent."""
     with closing(agent):
         for question in QUESTIONS:
             calls = agent.ask(question)
@@ -89,12 +89,12 @@ def _use_tool(call: Called) -> CallResult:
 
 
 def _tools(schema_name: str) -> list[dict[str, Any]]:
-    """Both tools; protocols call a schema by two names."""
+    """Both tools. schema_name: the protocol's name for the field with the schema."""
     return [{"name": name, "description": DESCRIPTIONS[name], schema_name: each} for name, each in SCHEMAS.items()]
 
 
 def _answer(resource: Any, name: str, streamed: bool, asked: Mapping[str, Any]) -> Any:
-    """What the SDK makes of an answer, at once or at the end of its stream; `name`: as the SDK calls it."""
+    """The SDK's object for an answer, streamed or not. name: its type in the SDK."""
     if not streamed:
         return resource.create(**asked)
     with resource.stream(**asked) as stream:
@@ -119,7 +119,7 @@ class ChatAgent(SdkAgent):
 
 
 class ResponsesAgent(SdkAgent):
-    """Through `client.responses`. by_id: goes on from the response before; else sends the whole history."""
+    """Through `client.responses`. by_id: continues the previous response; otherwise sends the whole history."""
 
     def __init__(self, base_url: str, *, stream: bool, by_id: bool) -> None:
         super().__init__(base_url, stream=stream)
@@ -174,4 +174,4 @@ AGENTS: Mapping[str, MakeAgent] = {
     )
     for stream in (False, True)
 }
-"""Every way to have the conversation."""
+"""All agents, by name."""

@@ -1,6 +1,6 @@
-"""Answers that a check's engine writes: words, now and then spelled in tokens that no tokenizer would choose.
+"""Random answers for a check's engine: words, sometimes in tokens that the tokenizer would not produce.
 
-Knows: a tokenizer, chance.  Knows not: what is checked.
+Knows: a tokenizer, random numbers.  Knows not: what is checked.
 """
 
 from __future__ import annotations
@@ -18,26 +18,26 @@ _SPELLED = 0.2
 
 
 def some_words(rng: random.Random) -> str:
-    """One word to five."""
+    """One to five random words."""
     return " ".join(rng.choices(WORDS, k=rng.randrange(1, 6)))
 
 
 def sampled_ids(rng: random.Random, tokenizer: Tokenizer, text: str) -> list[int]:
-    """Token ids that decode to `text` and one blank behind it; others than encoding it gives, here and there."""
+    """Token ids that decode to `text` and a space after it; in places they differ from its encoding."""
     pieces: list[str] = []
     for word in text.split(" "):
-        # The blank that `split` took leads the next word, as byte-level tokenizers have it.
+        # Byte-level tokenizers attach the space to the next word.
         pieces += [*(list(word) if rng.random() < _SPELLED else [word]), " "]
     return [token for piece in pieces for token in tokenizer.encode(piece)]
 
 
 def rng_of(prompt_ids: Sequence[int], seed: object) -> random.Random:
-    """Chance that the prompt's tokens and the seed decide."""
+    """A random generator seeded by the prompt's tokens and the seed."""
     return random.Random(f"{seed}/{hashlib.sha256(array('q', prompt_ids).tobytes()).hexdigest()}")
 
 
 def digest(rows: Iterable[array[int] | array[float]]) -> str:
-    """Of rows of numbers, their lengths included."""
+    """The digest of rows of numbers, including their lengths."""
     found = hashlib.sha256()
     for row in rows:
         found.update(len(row).to_bytes(8, "little"))

@@ -1,8 +1,8 @@
-"""A run whose processes are killed, stopped, cut off and denied their disk, at random: it ends as if nothing had been.
+"""Checks that a run survives random faults of its processes (kills, stops, lost network, full disk) without a trace.
 
-Knows: processes and what may happen to them, run folders.  Knows not: what happens inside a run.
-The run is `ludus train` with an engine server, two rollout workers and a trainer of two ranks, each a process. Where
-its head ends, it is started again with --resume, as a supervisor would.
+Knows: processes and faults, run folders.  Knows not: what happens inside a run.
+The run is `ludus train` with an engine server, two rollout workers and a trainer of two ranks, each a process. When its
+head ends, it is restarted with --resume, as a supervisor would.
 """
 
 from __future__ import annotations
@@ -32,18 +32,19 @@ from ludus.runs.folder import read_metrics, read_summary
 from ludus.runs.store import RunStore
 
 _LONGEST_S: Mapping[str, float] = {"stop": 12.0, "cut": 3.0, "disk": 3.0, "clock": 3.0}
-"""A process that stands still is given up after eight seconds; one without a network or a disk soon fails."""
+"""Longest duration of each fault. A stopped process is given up after eight seconds; one without network or disk soon
+fails."""
 _MOST_STARTS_WITHOUT_STEP = 8
-"""So often a head may end without a step more before the check gives up: what happens to it takes steps back, too."""
+"""The check fails after this many starts of the head without a new step; several are normal, as faults undo steps."""
 _STANDS_STILL_S = 1800.0
-"""So long a head may run without a step more. Where others keep a machine busy, a run needs minutes to begin, and to
-have its processes again."""
+"""The check fails when a head runs this long without a new step. On a busy machine a run needs minutes to start, and to
+restart its processes."""
 _AGAIN_S = 0.2
 _POLL_S = 0.1
 _PHASE = "rollout"
 _LEARNED = ("rollout/reward", "rollout/reward_std", "train/grad_norm")
 _ROLES = ("role", "engine")
-"""By their first word, commands of Ludus that are processes of a run; agents have processes of their own."""
+"""First words of the commands of Ludus that are processes of a run; the processes of agents are not counted."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,25 +53,25 @@ class ChaosResult(Verdict):
     seed: int
     steps: int
     kills: int
-    """Faults that happened to processes of the run, of any kind."""
+    """Number of faults of processes of the run, of any kind."""
     kinds: Mapping[str, int]
-    """Of them, by kind."""
+    """Number of faults by kind."""
     victims: Mapping[str, int]
-    """By the process that they happened to."""
+    """Number of faults by process."""
     starts: int
-    """Of the run's head, the first one among them."""
+    """Starts of the run's head, including the first."""
     tokens_lost: int
-    """Of the tokens that were in the record whenever the head had ended, those that are not in it at the end."""
+    """Tokens that were recorded when a head had ended, but are not in the record at the end."""
     twice: int
     """Episodes that were trained on in two steps."""
     unbalanced: int
     """Tokens by which the ledger of the run does not balance."""
     weights_equal: bool
-    """Model and trainer are those of a run that nobody disturbed, to the last bit."""
+    """Whether model and trainer are equal, to the last bit, to those of an undisturbed run."""
     first_difference: str | None
-    """The first step that was given other rewards than in that run, or learned otherwise. None: none did."""
+    """The first step with other rewards or metrics than in that run. None: there is none."""
     kept: str | None
-    """The folder with both runs and what they said, for whoever looks for the cause. None: all is as it should be."""
+    """The folder with both runs and their output, to investigate a failure. None: the check has passed."""
     faults: Sequence[Mapping[str, object]] = field(repr=False)
 
     @property
@@ -83,8 +84,8 @@ class ChaosResult(Verdict):
 
 
 class PatientAgent:
-    """Asks twice, and asks again when an answer does not come, as SDKs do; pays for different letters. It waits while
-    its gate is closed."""
+    """Makes two requests, and retries failed ones, as SDKs do; the reward is for different letters. Waits while its
+    gate is closed."""
 
     def __init__(self, gates: str) -> None:
         self._gate = Gate(Path(gates), _PHASE)
@@ -154,7 +155,7 @@ def verify_chaos(*, kills: int = 5, model: str = MODEL, seed: int = 0, on_done: 
 
 
 def _placed(folder: Path) -> dict[str, Any]:
-    """Keys of a run whose engine, workers and second rank are processes of their own."""
+    """Settings for a run whose engine, workers and second rank are separate processes."""
     return {
         "workflow": f"{__name__}:{PatientAgent.__name__}",
         "workflow_kwargs": {"gates": str(folder)},
@@ -162,7 +163,7 @@ def _placed(folder: Path) -> dict[str, Any]:
         "trainer": {"ranks": 2, "optimizer": {"lr": 1e-4}},
         "rollout": {
             "max_head_offpolicyness": 0,
-            "episode_timeout_s": None,  # who waits for what was lost is not to be played again with another seed
+            "episode_timeout_s": None,  # an episode that waits for a lost process must not be retried with another seed
             "agent": {"mode": "subproc", "workers": 2, "subproc_max_workers": 2},
         },
         "scheduler": {"max_restarts": 1000},
@@ -170,7 +171,7 @@ def _placed(folder: Path) -> dict[str, Any]:
 
 
 def _moments(kills: int, steps: int, seed: int) -> list[int]:
-    """After how many steps each fault comes, in order; the last steps are left alone, so that all of them come."""
+    """The step after which each fault occurs, in order; none after the last steps, so that all of them do occur."""
     rng = random.Random(f"moments {seed}")
     return sorted(rng.randrange(steps - 1) for _ in range(kills))
 
@@ -185,7 +186,7 @@ class _Disturbed:
         self._faults = {**FAULTS, "clock": self._clock.jump}
         self._moments = list(moments)
         self._kinds = [kind for _ in moments for kind in rng.sample(sorted(self._faults), len(self._faults))]
-        """Each once before any comes again."""
+        """Shuffled, so that each kind occurs once before any is repeated."""
         self._gate = Gate(root, _PHASE)
         self._total = len(moments)
         self._on_done = on_done
@@ -193,11 +194,11 @@ class _Disturbed:
         self.faults: list[Mapping[str, object]] = []
         self.num_starts = 0
         self._seen: Counter[bytes] = Counter()
-        """Encoded episodes that were in the record when the head had ended, as often as they were most."""
+        """Encoded episodes that were recorded when a head had ended, with their largest counts."""
         self._tokens: dict[bytes, int] = {}
 
     def play(self) -> None:
-        """Start the run until it has ended by itself."""
+        """Start the run, again and again, until it ends by itself."""
         num_in_vain, steps = 0, 0
         while True:
             goes_on = ("--resume",) if self.folder.is_dir() else ()
@@ -221,7 +222,7 @@ class _Disturbed:
         return sum(self._tokens[record] * count for record, count in (self._seen - held).items())
 
     def num_twice(self) -> int:
-        """Of the episodes that steps were given, by what each step was given."""
+        """Number of episodes that were given to two steps, by the batches in the record."""
         given: Counter[str] = Counter()
         with RunStore.open(self.folder) as store:
             for step in range(1, self._trained_steps() + 1):
@@ -230,7 +231,7 @@ class _Disturbed:
         return sum(count > 1 for count in given.values())
 
     def _disturb_until_end(self, training: Training) -> None:
-        """Have happen what is due until the head has ended. Raises BackendError if it comes no step further."""
+        """Cause the due faults until the head has ended. Raises BackendError if it makes no progress."""
         step, since = self._trained_steps(), time.monotonic()
         while training.popen.poll() is None:
             if (now := self._trained_steps()) != step:
@@ -242,24 +243,24 @@ class _Disturbed:
             time.sleep(_POLL_S)
 
     def _disturb(self, training: Training) -> None:
-        """Have something happen to a process of the run, in some moment of the next second. It plays no further
-        meanwhile than the step after the one that is due, or small runs would be over."""
+        """Cause a fault of a process of the run within the next second. Meanwhile the run is held at the next step, as
+        a small run would otherwise be over."""
         with self._paced(self._moments[0]):
             time.sleep(self._rng.random())
-            # to a process that has ended by itself meanwhile nothing happens; there will be another moment
+            # no fault if the process has ended by itself meanwhile; the next attempt chooses another
             with suppress(ProcessLookupError):
                 if training.popen.poll() is None:
                     self._happen(training.popen.pid)
                     self._moments.pop(0)
 
     def _happen(self, head: int) -> None:
-        """Raises ProcessLookupError if nobody is there any more whom it happens to."""
+        """Cause a fault of a random process. Raises ProcessLookupError if the process has ended."""
         name, pid = self._rng.choice(sorted(_processes(head), key=lambda each: each[0]))
         kind = self._kinds[0]
         for_s = self._rng.uniform(0.2, _LONGEST_S.get(kind, 0.2))
         try:
             self._faults[kind](pid, for_s)
-        except PermissionError:  # a container may keep descriptors of others to themselves
+        except PermissionError:  # a container may forbid access to descriptors of other processes
             kind = "stop"
             self._faults[kind](pid, for_s)
         self._kinds.pop(0)
@@ -287,7 +288,7 @@ class _Disturbed:
             self._gate.open()
 
     def _look(self) -> None:
-        """Remember what is in the record."""
+        """Remember the recorded episodes."""
         if not (self.folder / "writer.lock").exists():
             return
         with RunStore.open(self.folder) as store:
@@ -304,7 +305,7 @@ class _Disturbed:
 
 
 def _processes(head: int) -> list[tuple[str, int]]:
-    """The head, and its processes by their names."""
+    """Names and pids of the head and its processes."""
     found = [("head", head)]
     for pid in descendants(head):
         with suppress(OSError):
@@ -316,7 +317,7 @@ def _processes(head: int) -> list[tuple[str, int]]:
 
 
 def _name_of(words: Sequence[str]) -> str | None:
-    """None: it is no process of the run, or has not become one yet."""
+    """The name of a process, from its command line. None: it is no process of the run, or not yet."""
     if words[: len(PROGRAM)] != [*PROGRAM] or len(words) <= len(PROGRAM) or words[len(PROGRAM)] not in _ROLES:
         return None
     name = words[len(PROGRAM) + 1]
@@ -324,7 +325,7 @@ def _name_of(words: Sequence[str]) -> str | None:
 
 
 def _first_difference(disturbed: Path, alone: Path) -> str | None:
-    # of a step that was trained again, what it did the last time; a line that a full disk refused says nothing
+    # for a step that was trained again, the last values; lines lost to a full disk are missing
     steps = [dict(read_metrics(run).rows) for run in (disturbed, alone)]
     for step in sorted(steps[0].keys() & steps[1].keys()):
         found, expected = ({name: each[step].get(name) for name in _LEARNED} for each in steps)

@@ -1,4 +1,4 @@
-"""Chat text that the checks need and no model brings: a template that drops earlier thinking, a tokenizer of few words.
+"""Chat text for the checks, without a model: a template that drops earlier thinking, a tokenizer of few words.
 
 Knows: `ludus.text`.  Knows not: engines, sessions.
 """
@@ -13,15 +13,15 @@ from ludus.checks.tokenizer import chat_of
 from ludus.text.chat import ChatText
 
 THINKING_TEMPLATE = Path(str(resources.files("ludus.checks.verify") / "thinking.jinja"))
-"""Qwen3's way with thinking. It lies beside the checks and is not shipped for models: each has its own."""
+"""A template that treats thinking as Qwen3's does. For the checks only, as models have their own templates."""
 _MARKUP = (
     'system\nuser\nassistant\ntool\n<tools>\n</tools> <think>\n\n</think>\n\n{"name": "ask", "arguments": {"task": "'
     '"}}\n<tool_call>\n</tool_call> "description": "", "parameters": {}'
 )
 _VOCAB_SIZE = 384
-"""The 256 bytes, the two marks, and the merges that the markup and the words give."""
+"""The 256 bytes, the two special tokens, and the merges for the markup and the words."""
 
 
 def chat_of_words(words: Sequence[str]) -> ChatText:
-    """Chat text without a model's files: `words` and those of the template are short, all else is bytes."""
+    """Chat text without a model's files: short tokens for `words` and those of the template, bytes for all else."""
     return chat_of([_MARKUP, *words, " ".join(words)], THINKING_TEMPLATE, vocab_size=_VOCAB_SIZE)

@@ -1,9 +1,9 @@
-"""Random conversations with a real model, through the recorder that agents are served by.
+"""Records random conversations with a real model, through the recorder that serves agents.
 
-Knows: sessions, chat requests.  Knows not: what the recorded tokens are needed for.
-Several sessions talk at once, so that the engine batches; pairs begin alike, so that prefixes are shared; some change
-what was said before, so that tokens fork; each samples in its own way, by temperature, top-p, top-k, min-p, penalties,
-biases or a grammar.
+Knows: sessions, chat requests.  Knows not: what the recorded tokens are used for.
+Several sessions run at once, so that the engine batches; pairs have the same beginning, so that prefixes are shared;
+some edit the history, so that tokens fork; each samples with other parameters: temperature, top-p, top-k, min-p,
+penalties, biases or a grammar.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from ludus.types import ChatRequest, Message, Sampling, SessionRecord
 
 _MAX_NEW_TOKENS = 24
 _MAX_TURNS = 6
-"""A conversation of this length begins anew, so that it stays within the context of small models."""
+"""After this many turns a new conversation begins, so that each fits into the context of small models."""
 _GRAMMAR = 'start: word (" " word){2,8} "."\nword: "seven" | "the sea" | /[0-9]{1,4}/ | /[a-z]{2,12}/'
 SAMPLINGS = (
     Sampling(),
@@ -32,7 +32,7 @@ SAMPLINGS = (
     Sampling(logit_bias=((5, 1.0), (17, -2.0), (100, 3.0))),
     Sampling(grammar=_GRAMMAR),
 )
-"""Of each session one."""
+"""One for each session."""
 _QUESTIONS = (
     "tell me about the sea and the number seven please why is that so higher lower I think you are right "
     "not quite what comes next a story of two ships in one sentence how do birds find their way home again"
@@ -43,7 +43,7 @@ _WORDS = tuple(_QUESTIONS.split())
 async def play_conversations(
     recorder: Recorder, *, tokens: int, seed: int, on_done: OnDone = ignore
 ) -> tuple[SessionRecord, ...]:
-    """Records with at least so many sampled tokens in all; the same seed asks the same questions."""
+    """Records with at least `tokens` sampled tokens in total; the same seed asks the same questions."""
     talks = [_Talk(recorder, seed, idx) for idx in range(len(SAMPLINGS))]
     done = 0
     while done < tokens:
@@ -55,7 +55,7 @@ async def play_conversations(
 
 
 class _Talk:
-    """One person who keeps talking to the model, conversation after conversation."""
+    """A client that has one conversation after the other with the model."""
 
     def __init__(self, recorder: Recorder, seed: int, idx: int) -> None:
         self._recorder = recorder
@@ -67,7 +67,7 @@ class _Talk:
         self._messages: list[Message] = []
 
     async def next_turn(self) -> int:
-        """The number of tokens that the model answered with."""
+        """Make a turn; returns the number of sampled tokens."""
         if len(self._messages) >= 2 * _MAX_TURNS or not self._sessions:
             self._begin()
         elif self._rng.random() < 0.15:

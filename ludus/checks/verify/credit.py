@@ -1,9 +1,9 @@
-"""Credit against returns computed by hand, in episodes that branch, whose reasoning is stripped, that call sub-agents,
-send workers out, choose among answers, ask again; and random agents whose answers come in two orders.
+"""Checks credit assignment against returns computed by hand, in episodes with branches, stripped reasoning, sub-agents,
+workers, best-of-n choices and retries; and with random agents whose answers arrive in two orders.
 
-Knows: chat requests, what an agent returns, returns of turns.  Knows not: models; the answers are written down.
-Each episode goes the way that every episode of a run goes: its requests through a recorder, with the model's own
-tokenizer; what its agent returns through `finish`; the rewards through the returns that the loop computes.
+Knows: chat requests, what an agent returns, returns of turns.  Knows not: models, as the answers are scripted.
+Each episode is processed as in a run: its requests by a recorder, with the model's tokenizer; what its agent returns by
+`finish`; the rewards by the loop's computation of returns.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from ludus.text.chat import ChatText
 from ludus.types import ChatRequest, ForkReason, Message, ToolSpec
 
 TOLERANCE = 1e-12
-"""The returns are sums and means of a few short numbers: anything above rounding is a mistake."""
+"""The returns are sums and means of a few short numbers, so any difference above rounding is an error."""
 _RESEARCH = ToolSpec("research", "Finds something out.", {"type": "object"})
 _CALL = '<tool_call>\n{"name": "research", "arguments": {"topic": "the capital of France"}}\n</tool_call>'
 _OTHER_CALL = _CALL.replace("France", "Spain")
@@ -37,7 +37,7 @@ _OTHER_CALL = _CALL.replace("France", "Spain")
 
 @dataclass(frozen=True, slots=True)
 class CreditRow:
-    """One turn: what the recorder made of it, its return, and the return computed by hand."""
+    """A turn, its computed return, and the return computed by hand."""
 
     episode: str
     turn: str
@@ -51,7 +51,7 @@ class CreditRow:
 
     @property
     def abs_diff(self) -> float:
-        """Infinite where only one of the two is None."""
+        """The absolute difference; infinite if only one of the two is None."""
         if self.got is None or self.by_hand is None:
             return 0.0 if self.got is self.by_hand else math.inf
         return abs(self.got - self.by_hand)
@@ -64,11 +64,11 @@ class CreditResult(Verdict):
     max_abs_diff: float
     rows: tuple[CreditRow, ...] = field(repr=False)
     trees: int = 0
-    """Random agents whose answers came in two orders."""
+    """Number of random agents whose answers arrived in two orders."""
     changed: tuple[int, ...] = ()
-    """Numbers of those of which some return was another in the second order."""
+    """Numbers of agents with a return that differs in the second order."""
     seed: int = 0
-    """Of the random agents."""
+    """Seed of the random agents."""
 
     @classmethod
     def of(
@@ -106,7 +106,8 @@ def verify_credit(*, trees: int = 10_000, model: str = MODEL, seed: int = 0, on_
 
 
 async def _changed_trees(trees: int, seed: int, on_done: OnDone) -> tuple[int, ...]:
-    """Every hundredth agent plays over HTTP too, where a request takes milliseconds."""
+    """Numbers of random agents whose returns changed. Every hundredth agent also runs over HTTP, where requests are
+    slower."""
     text, changed = chat_of_words(WORDS), []
     for number in range(trees):
         tree = f"{seed}/{number}"
@@ -144,7 +145,7 @@ async def _play_all(plain: ChatText, thinking: ChatText) -> tuple[CreditRow, ...
 
 
 class _Play:
-    """One episode: an agent that asks, a model whose answers are written down, turns with names for a reader."""
+    """One episode: an agent, a model with scripted answers, and named turns."""
 
     def __init__(self, name: str, text: ChatText, answers: Sequence[str]) -> None:
         self.name = name
@@ -160,8 +161,8 @@ class _Play:
         tools: tuple[ToolSpec, ...] = (),
         retry_key: str | None = None,
     ) -> list[Message]:
-        """The conversation with the reply, ready to go on; of several answers, whose turns `turns` names with blanks
-        between them, with the first."""
+        """The conversation including the reply; if there are several answers, the first one. turns: names of the turns,
+        separated by spaces."""
         names = turns.split()
         request = ChatRequest(tuple(messages), tools, n=len(names), agent=agent, retry_key=retry_key)
         answered = await self._session.complete(request)
@@ -223,8 +224,8 @@ async def _sub_agent(text: ChatText) -> list[CreditRow]:
 
 
 async def _workers(text: ChatText) -> list[CreditRow]:
-    """From a plan three workers go out at once, of whom one asks twice; what they found is merged in a conversation of
-    its own, which goes out from the plan too. A bare 1 is of every leaf, at discount 0.5.
+    """A plan starts three parallel workers, of which one has two turns; a separate conversation, which also follows the
+    plan, merges their results. The reward 1 is given to every leaf, at discount 0.5.
 
     w2 = w3 = more = merge = 1; w1 = 0.5 · 1 = 0.5; plan = 0.5 · (0.5 + 1 + 1 + 1) / 4 = 0.4375.
     """
@@ -242,9 +243,9 @@ async def _workers(text: ChatText) -> list[CreditRow]:
 
 
 async def _helpers(text: ChatText) -> list[CreditRow]:
-    """Two calls of one turn are served at once, by agents of their own; the reward names the main agent's last turn.
+    """Two calls of one turn are served in parallel by two sub-agents; only the main agent's last turn gets a reward.
 
-    m2 = 1; nothing was said of h1 and h2, which is not a return of 0: m1 = 0.5 · 1 = 0.5.
+    m2 = 1; h1 and h2 have no return, which is not a return of 0: m1 = 0.5 · 1 = 0.5.
     """
     play = _Play("helpers", text, (f"{_CALL}\n{_OTHER_CALL}", "Paris", "Madrid", "Paris and Madrid."))
     asked = await play.ask("m1", [_user("which are they?")], tools=(_RESEARCH,))

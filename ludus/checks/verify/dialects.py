@@ -1,8 +1,8 @@
-"""One agent in every wire protocol: the same tokens, the same masks, the same logprobs.
+"""Checks that an agent gets the same tokens, masks and logprobs in every wire protocol.
 
 Knows: the gateway over a socket, the recorder, a scripted model.  Knows not: the SDKs, the format of any protocol.
-The engine answers with what the prompt's tokens and the seed decide. A protocol that loses, adds or changes anything
-on the way in or out therefore gets other tokens from the next call on, and other forks.
+The engine's answers depend only on the prompt's tokens and the seed. If a protocol loses, adds or changes anything, all
+later tokens differ.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _ASSISTANT = "<|im_start|>assistant"
 
 @dataclass(frozen=True, slots=True)
 class Trace:
-    """What was recorded of one agent, as digests."""
+    """Digests of the record of one agent."""
 
     turns: int
     tokens: int
@@ -103,7 +103,7 @@ def _trace(record: SessionRecord) -> Trace:
 
 
 def _answer(tokenizer: Tokenizer, call: Call) -> list[int]:
-    """The model's answer: its number in the session decides which calls it makes, chance everything else."""
+    """The model's answer: its index in the session determines its tool calls, everything else is random."""
     rng = rng_of(call.prompt_ids, call.sampling.seed)
     number = tokenizer.decode(call.prompt_ids).count(_ASSISTANT) - 1
     thought = f"<think>\n{some_words(rng)}\n</think>\n\n" if rng.random() < 0.8 else ""
@@ -122,7 +122,7 @@ def _look_up(rng: random.Random) -> str:
 
 
 def _call(rng: random.Random, name: str, arguments: Mapping[str, object]) -> str:
-    """A call in JSON as models write it: blanks, escapes and the order of names are not the template's."""
+    """A tool call in JSON as models write it, with whitespace, escapes and key order other than the template's."""
     order = list(arguments)
     rng.shuffle(order)
     separators = rng.choice(((", ", ": "), (",", ":"), (" , ", ":  ")))

@@ -1,8 +1,9 @@
-"""One dialogue, every way in: the same tokens, masks, logprobs and advantages reach the trainer.
+"""Checks that the same dialogue gives the trainer the same tokens, masks, logprobs and advantages in every family of
+agents.
 
-Knows: the agent adapters of all families, the recorder, a scripted model.  Knows not: what users of a family write.
-The engine answers with what the prompt's tokens decide. A family that loses, adds or changes anything on the way in
-or out therefore gets other tokens from the next answer on, and other rewards.
+Knows: the agent adapters of all families, the recorder, a scripted model.  Knows not: the agents of each family.
+The engine's answers depend only on the prompt's tokens. If a family loses, adds or changes anything, all later tokens
+and the rewards differ.
 """
 
 from __future__ import annotations
@@ -68,7 +69,7 @@ _GROUP_ID = "step000001-g0000"
 
 @dataclass(frozen=True, slots=True)
 class FamilySetup:
-    """What a family runs on: the text and an engine of its own."""
+    """What a family needs: the chat text, and its own engine."""
 
     text: ChatText
     recorder: Recorder
@@ -80,7 +81,7 @@ Play = Callable[[FamilySetup], Coroutine[Any, Any, Sequence[Episode]]]
 
 @dataclass(frozen=True, slots=True)
 class TrainerInput:
-    """What the trainer would be given, as a digest, and its size."""
+    """Digest and size of the trainer's input."""
 
     hash: str
     ledger: Ledger
@@ -114,7 +115,7 @@ class DoorsResult(Verdict):
 
 
 async def play_trajectories(setup: FamilySetup) -> Sequence[Episode]:
-    """As a backend does it: a session for each rollout, the choices found again in the records."""
+    """Play as a backend does: a session for each rollout, whose choices are then found in the records."""
     with tempfile.TemporaryDirectory() as folder:
         store = RunStore.create(Path(folder), "doors", "")
         with store, GatewayServer(keys := SessionKeys()) as server:
@@ -136,7 +137,7 @@ async def play_trajectories(setup: FamilySetup) -> Sequence[Episode]:
 
 
 async def play_http(setup: FamilySetup) -> Sequence[Episode]:
-    """As an agent elsewhere does it: sessions opened, rewarded and ended over HTTP."""
+    """Play as a remote agent does: sessions are opened, rewarded and ended over HTTP."""
     archive, admin_key = MemoryArchive(), new_key()
     episodes = Episodes(setup.recorder, archive)
     options = GatewayOptions(episodes=episodes, admin_key=admin_key)
@@ -162,7 +163,8 @@ async def play_http(setup: FamilySetup) -> Sequence[Episode]:
 async def play_family(
     setup: FamilySetup, workflow: object, *, has_text: bool = False, **kwargs: object
 ) -> Sequence[Episode]:
-    """As a run does it: the agent in an agent runtime, an episode for each row. has_text: it is made with the text."""
+    """Play as a run does: in an agent runtime, an episode for each row. has_text: the agent is made with the chat
+    text."""
     kwargs |= {"text": setup.text} if has_text else {}
     generation = GenerationSettings(n_samples=N_MEMBERS, max_new_tokens=MAX_TOKENS)
     agent = resolve_workflow(workflow, kwargs, kinds=Config.agent_kinds)
@@ -222,7 +224,7 @@ def _columns(batch: Batch) -> Iterator[array[int] | array[float]]:
 
 
 def _rows(seed: int) -> list[dict[str, Any]]:
-    """The dialogues of the members, which differ: what the engine answers depends on nothing but the prompt."""
+    """The dialogues of the members, which must differ, as the engine's answers depend only on the prompt."""
     rng = random.Random(seed)
     instructions = f"Answer with {some_words(rng)}."
     return [

@@ -1,8 +1,8 @@
-"""One dialogue as an agent of each family has it: with an SDK, in token ids, as a trajectory, over queues.
+"""The same dialogue as an agent of each family: with an SDK, with token ids, as a trajectory, over queues.
 
-Knows: what users of each family write.  Knows not: who answers, what is recorded.
-The dialogue: instructions, a question, and after every answer the next message of the row. The reward is read
-off the last answer, so an agent that got other text has another reward.
+Knows: the agents that users of each family write.  Knows not: the model, the record.
+The dialogue: instructions, a question, and after every answer the next message of the row. The reward is computed from
+the last answer, so an agent that got other text has another reward.
 """
 
 from __future__ import annotations
@@ -29,12 +29,12 @@ MAX_TOKENS = 64
 
 
 def reward_of(answer: str) -> float:
-    """Of the last answer: anything that depends on every character."""
+    """The reward for the last answer: a number that depends on every character."""
     return sum(map(ord, answer)) % 97 / 97
 
 
 class WorkflowAgent:
-    """Workflow: an SDK, a base URL, a number."""
+    """Workflow: uses an SDK and a base URL, and returns a number."""
 
     async def run(self, data: Mapping[str, Any], *, base_url: str, api_key: str, http_client: Any) -> float:
         client = sdk("openai").AsyncOpenAI(base_url=base_url, api_key=api_key, http_client=http_client, max_retries=0)
@@ -50,7 +50,7 @@ class WorkflowAgent:
 
 
 class RolloutAgent(RolloutWorkflow):
-    """Workflow by token ids: requests to the engine, one row of arrays back."""
+    """Workflow with token ids: sends requests to the engine, and returns a row of arrays."""
 
     def __init__(self, text: ChatText) -> None:
         self._text = text
@@ -74,7 +74,7 @@ class RolloutAgent(RolloutWorkflow):
 
 
 class LoopAgent(AgentLoopBase):
-    """Agent loop: token ids to the server and back, a mask, one output."""
+    """Agent loop: exchanges token ids with the server, and returns one output with a mask."""
 
     async def run(self, sampling_params: dict[str, Any], **kwargs: Any) -> AgentLoopOutput:
         prompt_ids = await self.apply_chat_template(kwargs["raw_prompt"])
@@ -100,7 +100,7 @@ class LoopAgent(AgentLoopBase):
 
 
 async def trajectory_rollout(client: Any, data: Mapping[str, Any]) -> Trajectory:
-    """Trajectory: messages and choices, and the reward of the whole."""
+    """Trajectory: messages and choices, with one reward."""
     trajectory = Trajectory(messages_and_choices=list(data["messages"]))
     for said in (*data["follow_ups"], None):
         completion = await client.chat.completions.create(
@@ -126,7 +126,7 @@ class QueueEnv(EnvironmentService):
 
 
 class QueueAgent(Agent):
-    """Queues: observations in token ids out, bundles of answers in, one packed sample back."""
+    """Queues: sends observations as token ids, receives bundles of answers, and returns one packed sample."""
 
     def __init__(self, text: ChatText) -> None:
         self._text = text
@@ -142,7 +142,7 @@ class QueueAgent(Agent):
         import torch
 
         row = prompt.metadata["row"][0]
-        assert prompt.data is not None, "a prompt brings its tokens"
+        assert prompt.data is not None, "a prompt must have tokens"
         token_ids = prompt.data["packed_prompts"].tolist()
         is_prompt = [1] * len(token_ids)
         answer_ids: list[int] = []

@@ -1,8 +1,8 @@
-"""What may happen to a process from outside: it is killed, told to end, stands still, loses its network or its disk.
+"""Injects faults into a process from outside: kill, SIGTERM, stop, loss of network, full disk.
 
-Knows: Linux's calls for processes of one's own.  Knows not: what the processes do, who is chosen.
-Nothing of it needs root: connections are shut down through copies of the process's own descriptors, which the kernel
-hands to whoever may trace it, as it hands them to the parent of a parent.
+Knows: Linux's system calls for one's own processes.  Knows not: what the processes do, how victims are chosen.
+No fault needs root: connections are shut down through copies of the process's descriptors, which the kernel gives to
+processes that may trace it, such as its ancestors.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _SECONDS = struct.Struct("q")
 _DAY_S = 86_400
 _PIDFD_GETFD = 438  # on every architecture
 _EVERY_S = 0.02
-"""So often a network that is cut is cut again: what was connected meanwhile has sent some packets by then."""
+"""Interval at which connections are shut down while the network is cut; new ones can send some packets before that."""
 
 
 def kill(pid: int, _for_s: float) -> None:
@@ -39,7 +39,7 @@ def terminate(pid: int, _for_s: float) -> None:
 
 
 def stop(pid: int, for_s: float) -> None:
-    """It stands still for so long, and goes on if it is still there."""
+    """Stop the process for `for_s` seconds, then continue it if it still exists."""
     os.kill(pid, signal.SIGSTOP)
     time.sleep(for_s)
     with suppress(ProcessLookupError):
@@ -47,9 +47,10 @@ def stop(pid: int, for_s: float) -> None:
 
 
 def cut(pid: int, for_s: float) -> None:
-    """Every connection that it has, or makes, is shut down for so long. Raises PermissionError where none may be."""
+    """Shut down all its existing and new connections for `for_s` seconds. Raises PermissionError if that is
+    forbidden."""
     until = time.monotonic() + for_s
-    with closing(_PidFd(pid)) as process, suppress(ProcessLookupError, FileNotFoundError):  # it may end of it
+    with closing(_PidFd(pid)) as process, suppress(ProcessLookupError, FileNotFoundError):  # it may end meanwhile
         while time.monotonic() < until:
             for connection in process.connections():
                 with connection, suppress(OSError):
@@ -58,11 +59,11 @@ def cut(pid: int, for_s: float) -> None:
 
 
 def fill_disk(pid: int, for_s: float) -> None:
-    """No file that it writes may grow for so long, as on a disk that is full."""
+    """Let no file of it grow for `for_s` seconds, as on a full disk."""
     before = resource.prlimit(pid, resource.RLIMIT_FSIZE)
     resource.prlimit(pid, resource.RLIMIT_FSIZE, (0, before[1]))
     time.sleep(for_s)
-    for each in (pid, *descendants(pid)):  # what it started meanwhile was born with the limit
+    for each in (pid, *descendants(pid)):  # processes that it started meanwhile inherited the limit
         with suppress(ProcessLookupError):
             resource.prlimit(each, resource.RLIMIT_FSIZE, before)
 
@@ -74,15 +75,15 @@ FAULTS: Mapping[str, Callable[[int, float], None]] = {
     "cut": cut,
     "disk": fill_disk,
 }
-"""By name; each is given a process and for how long, and returns when it is over. Raises ProcessLookupError if the
-process is not there when it begins."""
+"""All faults by name. Each takes a pid and a duration, returns when the fault is over, and raises ProcessLookupError if
+the process does not exist at its beginning."""
 
 
 class Clock:
-    """The time of day of all processes that have its environment: it may jump, for all of them at once."""
+    """A system clock for all processes with its environment, which can jump for all of them at once."""
 
     def __init__(self, folder: Path, rng: random.Random) -> None:
-        """folder: for what is preloaded. Raises BackendError where it cannot be compiled."""
+        """folder: for the preloaded library. Raises BackendError if that cannot be compiled."""
         self._file, library = folder / "clock", folder / "clock.so"
         self._rng = rng
         self._file.write_bytes(_SECONDS.pack(0))
@@ -96,17 +97,17 @@ class Clock:
         self.environment: Mapping[str, str] = {"LD_PRELOAD": str(library), "LUDUS_CHECK_CLOCK": str(self._file)}
 
     def jump(self, _pid: int, for_s: float) -> None:
-        """By up to a day, forwards or backwards, and back after so long."""
+        """Jump by up to a day, forwards or backwards, and back after `for_s` seconds."""
         self._file.write_bytes(_SECONDS.pack(self._rng.randint(-_DAY_S, _DAY_S)))
         time.sleep(for_s)
         self._file.write_bytes(_SECONDS.pack(0))
 
 
 def descendants(pid: int) -> Iterator[int]:
-    """Processes that it started, and those that these did, as they are now."""
+    """Its current child processes, and theirs, recursively."""
     parents: dict[int, list[int]] = {}
     for stat in Path("/proc").glob("[0-9]*/stat"):
-        with suppress(OSError):  # it has ended meanwhile
+        with suppress(OSError):  # the process has ended meanwhile
             state, parent = stat.read_text().rpartition(")")[2].split()[:2]
             if state != "Z":
                 parents.setdefault(int(parent), []).append(int(stat.parent.name))
@@ -118,7 +119,7 @@ def descendants(pid: int) -> Iterator[int]:
 
 
 class _PidFd:
-    """A process by a descriptor, which no other one takes over."""
+    """A process by a pidfd, which, unlike a pid, is never reused."""
 
     def __init__(self, pid: int) -> None:
         self._pid = pid
@@ -129,7 +130,7 @@ class _PidFd:
         os.close(self._fd)
 
     def connections(self) -> Iterator[socket.socket]:
-        """Copies of those over TCP; sockets that listen are none."""
+        """Copies of its TCP connections, without listening sockets."""
         for link in Path(f"/proc/{self._pid}/fd").glob("*"):
             try:
                 if not str(link.readlink()).startswith("socket:"):
@@ -147,7 +148,7 @@ class _PidFd:
         found = self._libc.syscall(_PIDFD_GETFD, self._fd, number, 0)
         if found < 0:
             code = ctypes.get_errno()
-            if code == 9:  # it was closed meanwhile
+            if code == 9:  # EBADF: closed meanwhile
                 raise FileNotFoundError(code, os.strerror(code))
             raise OSError(code, os.strerror(code))
         return int(found)

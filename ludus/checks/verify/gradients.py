@@ -1,4 +1,4 @@
-"""Gradients that trainers gather, and by how much two sets of tensors differ.
+"""Collects gradients of trainers, and measures the difference of two sets of tensors.
 
 Knows: trainers, tensors by name.  Knows not: what the gradients are compared for.
 """
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 def gradient_of(
     trainer: AnyTrainer, batches: Iterable[Batch], algorithm: AlgorithmSettings | None = None
 ) -> dict[str, Tensor]:
-    """The gradient that the batches add up to, by name of the weight; the trainer forgets it."""
+    """The sum of the batches' gradients, by name of the weight; the trainer's gradients are cleared."""
     for batch in batches:
         trainer.forward_backward(batch, algorithm)
     gradient = {name: trainer.gradient(name).clone() for name in trainer.model.trainable}
@@ -33,8 +33,7 @@ def gradient_of(
 
 
 def rel_diff(got: Mapping[str, Tensor], expected: Mapping[str, Tensor]) -> float:
-    """Norm of the difference over the norm of what is expected, of all tensors together; a difference from nothing
-    counts as it is."""
+    """Norm of the difference divided by the norm of `expected`, over all tensors together; not divided if that is 0."""
     off, norm = (
         math.sqrt(sum(float(tensor.double().square().sum()) for tensor in tensors))
         for tensors in ((got[name] - each for name, each in expected.items()), expected.values())

@@ -1,8 +1,8 @@
-"""The conservation law on random chats: every sampled token is trained exactly once or masked for one reason.
+"""Checks on random chats that every sampled token is either trained exactly once or masked for one reason.
 
 Knows: recorded sessions, their export, what the engine saw.  Knows not: models.
-The engine counts what it samples, and the sequences are counted here; neither the recorder's nor the ledger's own
-sums are trusted.
+Sampled tokens are counted by the engine, and exported ones here, independently of the recorder's and the ledger's own
+sums.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from ludus.processes.blocking import run_blocking
 from ludus.types import ForkReason
 
 STYLES: tuple[ExportStyle, ...] = ("individual", "concat")
-# Versions in random chats begin at 0 or 1 and rise: some tokens are stale, most are not; longer paths are rare.
+# Versions in random chats begin at 0 or 1 and increase, so that some tokens are stale; few paths are longer than this.
 _EXPORT: Mapping[str, Any] = {"weight": 1.0, "bounds": TokenBounds(stale_before=1, max_tokens=160)}
 _REASONS: tuple[MaskReason, ...] = ("no_credit", "zero_advantage", "rejected", "failed", "small_group")
 
@@ -34,13 +34,13 @@ class LedgerResult(Verdict):
     seed: int
     turns: int
     sampled: int
-    """Counted by the engines, once a tree; `trained` and `masked` are of the first style."""
+    """Counted by the engines, once for each tree; `trained` and `masked` are those of the first style."""
     trained: int
     masked: Mapping[MaskReason, int] = field(default_factory=dict)
     forks: Mapping[ForkReason, int] = field(default_factory=dict)
     """Turns whose tokens do not extend those of the turn they follow, by reason."""
     unbalanced: int = 0
-    """Trees that break the law in some style."""
+    """Number of trees that violate the rule in some style."""
     first_broken: int | None = None
     """Number of the first such tree. None: there is none."""
 
@@ -85,9 +85,9 @@ async def _verify(trees: int, seed: int, on_done: OnDone) -> LedgerResult:
 
 
 def is_recorded(tree: PlayedTree) -> bool:
-    """Every token that the engine sampled is in the record, after the prompt that the engine got, and sampled once.
+    """Whether every token that the engine sampled is recorded once, after the prompt that the engine got.
 
-    A request that was sent again under its retry key has the answer it had.
+    A request repeated with its retry key must have got the same answer.
     """
     paths = {turn.id: tree.record.path_ids(turn.node) for turn in tree.record.turns}
     seen = {turn.id: (*tree.calls[turn.id].prompt_ids, *turn.sampled.token_ids) for turn in tree.record.turns}
@@ -97,7 +97,7 @@ def is_recorded(tree: PlayedTree) -> bool:
 
 
 def is_balanced(num_sampled: int, exports: Sequence[Exported]) -> bool:
-    """The counts add up in every style, and all styles train the same tokens after the same tokens."""
+    """Whether the counts add up in every style, and all styles train the same tokens with the same contexts."""
     sums = {_count_trained(one.sequences) + sum(one.ledger.masked.values()) for one in exports}
     targets = [_targets(one.sequences) for one in exports]
     return sums == {num_sampled} and all(one == targets[0] for one in targets)
@@ -114,7 +114,7 @@ def _count_trained(sequences: Sequence[TrainSequence]) -> int:
 
 
 def _targets(sequences: Sequence[TrainSequence]) -> Counter[tuple[tuple[int, ...], float]]:
-    """Every trained token with the whole path before it, and its advantage, which keeps equal paths apart."""
+    """Every trained token with its whole context, and its advantage, which distinguishes equal paths."""
     return Counter(
         (sequence.token_ids[: idx + 1], advantage)
         for sequence in sequences

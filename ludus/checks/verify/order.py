@@ -1,10 +1,10 @@
-"""Credit whatever finished first: random agents that do several things at once, answered in one order and in another.
+"""Checks that credit does not depend on the order of answers: random concurrent agents are answered in two orders.
 
-Knows: chat requests, an engine whose answers wait, returns of turns.  Knows not: models.
-An agent is a tree of conversations. Each goes on, begins anew, takes several answers and goes on with one of them,
-asks the same twice, sends a request again under its key, sends workers out and merges what they say, or has its calls
-served by sub-agents, with the same tag or one of their own. What is said depends on where it is said alone, so that
-two plays differ in the order of answers and in nothing else: the return of every turn must be the same.
+Knows: chat requests, an engine that holds answers back, returns of turns.  Knows not: models.
+An agent is a tree of conversations. Each continues, begins anew, takes several answers and continues one of them,
+repeats a request, retries a request with its key, starts workers and merges their results, or has its tool calls served
+by sub-agents, with the same tag or another. Each text depends only on its place in the tree, so that two plays differ
+only in the order of answers: the return of every turn must be the same.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ _MAX_DEPTH = 2
 
 
 async def play_returns(text: ChatText, seed: str, order: int, *, over_http: bool = False) -> Returns:
-    """The returns of a random agent's turns. order: which of its answers come first."""
+    """The returns of a random agent's turns. order: seed of the order of its answers."""
     play = _Play(text, seed, random.Random(order))
     session = Recorder(play.engine, text).open(SessionSpec("tree"))
     if over_http:
@@ -71,7 +71,7 @@ async def play_returns(text: ChatText, seed: str, order: int, *, over_http: bool
 
 
 class _HeldEngine(ScriptedEngine):
-    """Every answer waits until it is let go."""
+    """An engine that holds every answer back until it is released."""
 
     def __init__(self, answer: Callable[[Call], str], text: ChatText) -> None:
         super().__init__(answer, text.tokenizer, context_length=2**16)
@@ -90,22 +90,22 @@ class _Play:
     def __init__(self, text: ChatText, seed: str, order: random.Random) -> None:
         self.engine = _HeldEngine(self._answer, text)
         self.ids: dict[str, str] = {}
-        """Of turns, by name."""
+        """Ids of turns, by name."""
         self._text = text
         self._seed = seed
         self._order = order
         self._tasks: dict[str, list[str]] = {}
-        """What the answer of a step asks sub-agents for, by its name."""
+        """The tasks for sub-agents in the answer of a step, by its name."""
         self._num_sent = self._num_let_go = 0
-        """Answers, not requests."""
+        """Numbers of answers, not of requests."""
         self._num_choices: dict[str, int] = {}
         self._let_go: Counter[str] = Counter()
         self._num_answered = 0
         self._awaited: dict[str, asyncio.Event] = {}
-        """Steps whose first request is to arrive before they send a second."""
+        """Steps whose first request must arrive before they send the second."""
 
     async def run(self, ask: Ask, *, pause_s: float) -> None:
-        """All of the agent. pause_s: between two looks at what the engine was asked."""
+        """Run the agent to its end. pause_s: interval at which the engine's requests are checked."""
         playing = asyncio.ensure_future(self._conversation(ask, "#0", "", "begin", depth=0))
         while not playing.done():
             await asyncio.sleep(pause_s)
@@ -122,7 +122,7 @@ class _Play:
         await playing
 
     def _is_settled(self) -> bool:
-        """What was sent has arrived, and the agent has every answer that is whole."""
+        """Whether all sent requests have arrived, and the agent has got every released answer."""
         whole = (num - num % self._num_choices[name] for name, num in self._let_go.items())
         return self._num_sent == self._num_let_go + len(self.engine.held) and self._num_answered == sum(whole)
 
@@ -156,7 +156,7 @@ class _Play:
             said += [Message("tool", "served", tool_call_id=each.id) for each in reply.tool_calls]
 
     async def _replies(self, ask: Ask, request: ChatRequest, name: str, kind: str) -> list[Message]:
-        """Of one step; asked twice it has two replies, a request that is sent again one."""
+        """The replies of a step: two if the request is repeated, one if it is retried with its key."""
         self._num_choices[name] = request.n
         if kind not in ("twice", "retry"):
             return await self._send(ask, request, [f"{name}/{idx}" for idx in range(request.n)])
@@ -167,7 +167,7 @@ class _Play:
         return [*await first, *second]
 
     async def _send(self, ask: Ask, request: ChatRequest, names: Sequence[str]) -> list[Message]:
-        """names: of the turns that are new."""
+        """Send a request; returns its replies. names: names of the new turns."""
         self._num_sent += len(names)
         answered = await ask(request)
         self._num_answered += len(names)

@@ -1,6 +1,6 @@
-"""Packing never changes the gradient: neither shared prefixes, nor the size of rows, nor how episodes are exported.
+"""Checks that packing does not change the gradient: not by shared prefixes, row sizes or export styles.
 
-Knows: recorded conversations, batches, gathered gradients.  Knows not: attention, optimizers.
+Knows: recorded conversations, batches, gradients.  Knows not: attention, optimizers.
 """
 
 from __future__ import annotations
@@ -36,16 +36,16 @@ if TYPE_CHECKING:
     from ludus.trainer.step import ModelTrainer
 
 TOLERANCES = {"cpu": 1e-5, "cuda": 1e-4}
-"""fp32 sums of some hundred terms in another order differ by less; a token with a wrong past differs by far more. On a
-card products of every size are sums in an order of their own: 5e-5 was measured on an H200, where processor and card
-differ by 4e-5."""
+"""fp32 sums of some hundred terms in another order differ by less than this; a token with a wrong context differs by
+far more. On a card the order of sums in products depends on their sizes: 5e-5 was measured on an H200, where processor
+and card differ by 4e-5."""
 _TOKENS = 400
 _VARIANTS: tuple[tuple[int, ExportStyle], ...] = ((64, "individual"), (200, "concat"), (1024, "individual"))
-"""Tokens of a row, style of export."""
+"""Row size in tokens, and export style."""
 _LEVELS: tuple[Level, ...] = ("token", "episode")
 _MINIBATCHES = (1, 2, 3)
 _SESSIONS_PER_BATCH = 2
-"""Two sessions that begin alike share their first prompt; the turns of one share all that was said before."""
+"""Two sessions with the same beginning share their first prompt; turns of one session share its history."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,22 +60,22 @@ class PackingResult(Verdict):
     row_tokens: int
     """Tokens that go through the model packed."""
     max_rel_diff: float
-    """Of the batches' gradients, the largest norm of a difference over the norm of the gradient."""
+    """Largest relative difference of a batch's gradient: norm of the difference over norm of the gradient."""
     worst_parameter: str
     worst_parameter_rel_diff: float
-    """The same for the parameter that differs most in its own measure; reported, not judged: some gradients nearly
-    vanish, and rounding is then most of them."""
+    """The same for the single parameter that differs most; only reported, because gradients that nearly vanish consist
+    mostly of rounding."""
     variants: int
-    """Ways to build the same batch: sizes of rows, styles of export, by token and by episode, in one minibatch and in
-    several."""
+    """Number of ways in which the same batch was built: row sizes, export styles, weights by token and by episode, one
+    and several minibatches."""
     variants_rel_diff: float
-    """Of their minibatches' gradients, as `max_rel_diff`, each beside that of the first size of rows."""
+    """As `max_rel_diff`, for the gradients of their minibatches, compared with those of the first row size."""
     minibatches: tuple[int, ...]
-    """How many a batch was cut into."""
+    """Numbers of minibatches that a batch was cut into."""
     minibatches_rel_diff: float
-    """Of the mean over a batch's minibatches beside the batch in one, as `max_rel_diff`."""
+    """As `max_rel_diff`, for the mean over a batch's minibatches, compared with the batch as one."""
     minibatches_equal: bool
-    """Whatever the rows, a minibatch trained the same episodes."""
+    """Whether each minibatch trained the same episodes for all row sizes."""
     tolerance: float
 
     @property
@@ -133,7 +133,7 @@ async def _verify(config: Config, tokens: int) -> PackingResult:
 
 
 def _groups(records: Sequence[SessionRecord], rng: random.Random) -> TakenGroups:
-    """Conversations that begin alike are the members of a group, each with some reward."""
+    """Groups of conversations with the same beginning, each with a random reward."""
     groups = []
     for number, at in enumerate(range(0, len(records), _SESSIONS_PER_BATCH)):
         spec = SessionSpec(group_id=f"g{number}")
@@ -147,19 +147,19 @@ def _groups(records: Sequence[SessionRecord], rng: random.Random) -> TakenGroups
 
 @dataclass(slots=True)
 class _Differences:
-    """What became of ways to build one batch."""
+    """Differences between the ways to build one batch."""
 
     rows: float = 0.0
-    """Of minibatches' gradients beside those of the first size of rows, the largest."""
+    """Largest difference of a minibatch's gradient from that of the first row size."""
     cuts: float = 0.0
-    """Of the mean over a way's minibatches beside the batch in one."""
+    """Largest difference of the mean over minibatches from the batch as one."""
     has_equal_parts: bool = True
-    """Whatever the rows, each minibatch trained the same episodes."""
+    """Whether each minibatch trained the same episodes for all row sizes."""
 
 
 def _vary(trainer: ModelTrainer, groups: TakenGroups, level: Level) -> _Differences:
-    """One batch in one minibatch and in several, for rows of several sizes and both styles of export. A gradient is as
-    large as the model: no more are kept than are compared with later."""
+    """Build one batch as one and as several minibatches, with several row sizes and both export styles. Only gradients
+    that are compared with later are kept, as each is as large as the model."""
     seen = _Differences()
     whole: dict[str, Tensor] = {}
     loss = ClipSettings(level=level, clip_low=0.5, clip_high=0.5)
@@ -173,7 +173,7 @@ def _vary(trainer: ModelTrainer, groups: TakenGroups, level: Level) -> _Differen
             for place, part in enumerate(parts):
                 episodes = {episode for row in part for episode in row.episodes or ()}
                 gradient = gradient_of(trainer, [Batch.of(part)], algorithm)
-                # minibatches weigh as much as there are of them
+                # the mean over minibatches, which the loss scales up by their number
                 mean = {name: mean.get(name, 0) + each / len(parts) for name, each in gradient.items()}
                 if number == 0:
                     first.append((episodes, gradient))
@@ -188,7 +188,8 @@ def _vary(trainer: ModelTrainer, groups: TakenGroups, level: Level) -> _Differen
 def _compare(
     trainer: ModelTrainer, sequences: Sequence[TrainSequence], row_tokens: int
 ) -> tuple[Batch, float, dict[str, float]]:
-    """The packed batch, and how its gradient differs from that of rows of a single turn each: whole, by parameter."""
+    """The packed batch, and the relative differences of its gradient from that of one turn a row: overall, and by
+    parameter."""
     batch = Batch.of(pack(sequences, row_tokens=row_tokens), version=0)
     packed = gradient_of(trainer, [batch])
     single = gradient_of(

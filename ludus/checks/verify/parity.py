@@ -1,7 +1,7 @@
-"""Sampling and training agree: the logprob recorded with a token is the one that the trainer computes for it.
+"""Checks that sampler and trainer agree: the recorded logprob of a token is the one that the trainer computes.
 
 Knows: conversations, packed rows, the trainer's metrics.  Knows not: how either side computes.
-The trainer's side is the forward pass that every training step makes, over rows packed as every step packs them.
+The trainer's side is the forward pass of a training step, over rows packed as in a training step.
 """
 
 from __future__ import annotations
@@ -22,7 +22,8 @@ from ludus.processes.blocking import run_blocking
 from ludus.types import SessionRecord
 
 TOLERANCE_FP32 = 1e-4
-"""Both sides compute in fp32, in another order: rounding grows to some 1e-5 over thirty layers, mistakes far above."""
+"""Both sides compute in fp32, in different orders: rounding grows to about 1e-5 over thirty layers, errors to far
+more."""
 Dtype = Literal["fp32", "bf16"]
 _DTYPES: Mapping[str, Literal["float32", "bfloat16"]] = {"fp32": "float32", "bf16": "bfloat16"}
 
@@ -33,24 +34,24 @@ class ParityResult(Verdict):
     dtype: str
     seed: int
     tokens: int
-    """Trained; the sampled ones without those that are masked."""
+    """Trained tokens: the sampled ones without masked ones."""
     kept_tokens: int
-    """Those drawn among fewer than all tokens: top-p, top-k, min-p, a grammar."""
+    """Tokens sampled from a restricted set: by top-p, top-k, min-p or a grammar."""
     shaped_tokens: int
-    """Those whose logits penalties or biases changed."""
+    """Tokens whose logits were changed by penalties or biases."""
     masked: int
-    """Sampled tokens that were drawn among more others than a record holds."""
+    """Tokens sampled from a restricted set too large to be recorded."""
     turns: int
     forks: int
     cached_tokens: int
-    """Prompt tokens that the engine took from its cache: how much of prefix sharing was at work."""
+    """Prompt tokens taken from the engine's prefix cache."""
     shared: float
-    """Share of the sequences' tokens that packing stores only once."""
+    """Share of the sequences' tokens that packing removes by sharing prefixes."""
     max_abs_diff: float
-    """Of logprobs, between sampler and trainer."""
+    """Largest absolute difference of logprobs between sampler and trainer."""
     mean_abs_diff: float
     tolerance: float | None
-    """None: the difference is reported, not judged; bf16 rounds differently in every batch."""
+    """None: the difference is only reported, because bf16 rounds differently in every batch."""
 
     @property
     def ok(self) -> bool:
@@ -72,7 +73,7 @@ def verify_parity(
 
 
 def check_config(model: str, dtype: str, seed: int) -> Config:
-    """The configuration of a run with this model, everything else as it comes."""
+    """The configuration of a run with this model, with defaults for everything else."""
     return Config(seed=seed, model=ModelSettings(path=model, dtype=_DTYPES[dtype]))
 
 
@@ -101,7 +102,7 @@ async def _verify(config: Config, dtype: str, tokens: int, on_done: OnDone) -> P
 
 
 def export_all(records: Sequence[SessionRecord], rng: random.Random | None = None) -> list[TrainSequence]:
-    """A training sequence of every turn, with a random advantage; rng: None: each has the advantage 1."""
+    """A training sequence for every turn, with a random advantage. rng: None: all advantages are 1."""
     sequences: list[TrainSequence] = []
     for record in records:
         credit = {turn.id: TurnCredit(rng.uniform(-1.0, 1.0) if rng else 1.0, mask=None) for turn in record.turns}

@@ -1,7 +1,7 @@
-"""A trainer on several ranks is a trainer on one: the same gradient, the same curve, the same state after a checkpoint.
+"""Checks that a trainer on several ranks equals one on a single rank: gradient, curve, state after a checkpoint.
 
-Knows: recorded conversations, trainers on one and on several processes, checkpoints.  Knows not: how weights are cut.
-The ranks are processes of their own, started as a run starts them.
+Knows: recorded conversations, trainers on one and several processes, checkpoints.  Knows not: how weights are sharded.
+The ranks are separate processes, started as in a run.
 """
 
 from __future__ import annotations
@@ -39,13 +39,13 @@ if TYPE_CHECKING:
 ResultT = TypeVar("ResultT")
 
 GRADIENT_TOLERANCE = 1e-5
-"""As of packing: fp32 sums in another order."""
+"""As for packing: fp32 sums in another order."""
 CURVE_TOLERANCE = 1e-4
-"""Of the largest loss: AdamW moves a weight whose gradient is nearly nothing by its rounding as far as any other."""
+"""Relative to the largest loss: AdamW moves a weight whose gradient is only rounding as far as any other."""
 RESUME_TOLERANCE = 1e-6
 _TOKENS = 400
 _ROW_TOKENS = 96
-"""Small, so that there are several rows of unequal length."""
+"""Small, so that there are several rows of different lengths."""
 _LR = 1e-5
 
 
@@ -54,23 +54,25 @@ class RanksResult(Verdict):
     model: str
     seed: int
     ranks: Sequence[int]
-    """Each compared with one rank."""
+    """The numbers of ranks, each compared with one rank."""
     rows: int
     row_tokens: tuple[int, int]
-    """Of the shortest and of the longest row."""
+    """Tokens of the shortest and of the longest row."""
     trained_tokens: int
     gradient_rel_diff: Mapping[int, float]
-    """By number of ranks: norm of the difference over norm of the gradient, of the whole model."""
+    """By number of ranks: norm of the difference over norm of the gradient, for the whole model."""
     losses: Sequence[float]
-    """Step by step, on one rank."""
+    """Losses of the steps on one rank."""
     curve_rel_diff: Mapping[int, float]
-    """By number of ranks: the largest difference of a loss, over the largest loss."""
+    """By number of ranks: largest difference of a loss, divided by the largest loss."""
     weights_rel_diff: Mapping[int, float]
-    """By number of ranks, at the end of the curve; reported, not judged."""
+    """By number of ranks: relative difference of the weights at the end of the curve; only reported."""
     state_equal: bool
-    """Every bit of masters and moments came through a checkpoint that was written by some ranks and read by one."""
+    """Whether masters and moments are equal, to the last bit, in a checkpoint of several ranks and one that a single
+    rank wrote after reading it."""
     resume_rel_diff: float
-    """Of the weights at the end: some ranks all the way, against some, then one, then some again."""
+    """Relative difference of the weights at the end between training on several ranks throughout, and on several, one,
+    and several again."""
 
     @property
     def ok(self) -> bool:
@@ -135,7 +137,7 @@ async def _verify(config: Config, ranks: list[int], steps: int, scratch: Path) -
 
 
 async def _record(config: Config) -> Batch:
-    """Conversations of the model as rows to train on."""
+    """Record conversations of the model, as a batch."""
     async with open_local(config) as local:
         records = await play_conversations(local.recorder, tokens=_TOKENS, seed=config.seed)
     sequences = export_all(records, random.Random(config.seed))
@@ -143,8 +145,8 @@ async def _record(config: Config) -> Batch:
 
 
 async def _with_ranks(config: Config, count: int, work: Callable[[AnyTrainer], ResultT]) -> ResultT:
-    """What `work` makes of a trainer on so many ranks that begins with the model's own weights; the trainer is given up
-    afterwards with all it holds."""
+    """What `work` returns for a trainer on `count` ranks with the model's initial weights; the trainer is released
+    afterwards."""
     settings = config.trainer.model_copy(update={"ranks": count})
     own = config.model_copy(update={"trainer": settings, "name": f"ranks-{count}"})
     async with AsyncExitStack() as stack:
@@ -157,7 +159,7 @@ async def _with_ranks(config: Config, count: int, work: Callable[[AnyTrainer], R
             trainer = await stack.enter_async_context(open_ranks(own, cluster, tokenizer, sampling=None))
         made = await asyncio.to_thread(work, trainer)
     del trainer
-    gc.collect()  # modules and their hooks hold one another
+    gc.collect()  # modules and their hooks form reference cycles
     return made
 
 
@@ -169,7 +171,7 @@ class _Seen:
 
 
 def _measure(trainer: AnyTrainer, batch: Batch, steps: int, saved: Path | None) -> _Seen:
-    """The gradient of the batch, then the curve of training on it; saved: where the state is kept after a third."""
+    """The gradient of the batch, then the curve of training on it. saved: folder for the state after a third."""
     gradient = gradient_of(trainer, [batch])
     losses = []
     for step in range(steps):
@@ -182,7 +184,8 @@ def _measure(trainer: AnyTrainer, batch: Batch, steps: int, saved: Path | None) 
 async def _resume(
     config: Config, batch: Batch, steps: int, count: int, scratch: Path
 ) -> tuple[bool, Mapping[str, Tensor]]:
-    """Go on on one rank after a third of the steps, and on `count` again after two thirds: the weights at the end."""
+    """Resume on one rank after a third of the steps, and on `count` again after two thirds; returns whether the state
+    was equal, and the final weights."""
     third = steps // 3
 
     def on_one(trainer: AnyTrainer) -> bool:
@@ -210,7 +213,7 @@ def _train(trainer: AnyTrainer, batch: Batch, steps: int) -> list[float]:
 
 
 def _same_state(left: Path, right: Path) -> bool:
-    """Whether the files of two checkpoints hold the same tensors, however they are cut."""
+    """Whether two checkpoints hold the same tensors, however they are sharded."""
     import torch
     from safetensors.torch import load_file
 

@@ -1,4 +1,4 @@
-"""A run's training once more from its record: the same weights at the end, and how much sooner.
+"""Checks that replaying a run's training from its record gives the same weights, and measures the speed-up.
 
 Knows: processes, run folders, model files.  Knows not: what happens inside a run, how it is replayed.
 """
@@ -19,15 +19,14 @@ from ludus.models.resolve import resolve_model
 @dataclass(frozen=True, slots=True)
 class ReplayResult(Verdict):
     run: str
-    """Whose record was replayed; that of a small run which the check has trained itself, if none was given."""
+    """The run that was replayed; a small run trained by the check itself, if none was given."""
     steps: int
     weights_equal: bool
-    """The models saved at the end are equal to the last bit, and so is the state of the trainer after each step."""
+    """Whether the final models, and the trainer's state after each step, are equal to the last bit."""
     rest_equal: bool | None
-    """The same of a replay that begins with the checkpoint in the middle. None: of a run that was given, it is not
-    tried."""
+    """The same for a replay from the checkpoint in the middle. None: not tested, as a run was given."""
     times_faster: float
-    """Than playing and training were."""
+    """Speed-up over playing and training."""
 
     @property
     def ok(self) -> bool:
@@ -82,7 +81,7 @@ def verify_replay(
 
 
 def _of_run(folder: Path) -> ReplayResult:
-    """Of a run that was trained before, which may name its model from where the check is."""
+    """The result for an existing run, whose model path may be relative to the working directory."""
     with tempfile.TemporaryDirectory(prefix="ludus-replay-") as scratch:
         found = _replayed(Path.cwd(), folder, "name=whole", f"run_root={scratch}", is_of_check=False)
     return ReplayResult(
@@ -95,7 +94,7 @@ def _of_run(folder: Path) -> ReplayResult:
 
 
 def _replayed(folder: Path, run: Path, *options: str, is_of_check: bool = True) -> dict[str, Any]:
-    """What the command says of itself."""
+    """The JSON output of `ludus replay`."""
     done = command_line(folder, "replay", str(run), *options, "--json", is_of_check=is_of_check)
     found: dict[str, Any] = json.loads(done.splitlines()[-1])
     return found

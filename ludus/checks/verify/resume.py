@@ -1,7 +1,7 @@
-"""A run that is killed goes on as if nothing had happened: no recorded token lost, the same weights at the end.
+"""Checks that a killed run resumes as if undisturbed: no recorded token is lost, and the final weights are the same.
 
 Knows: processes, run folders, model files.  Knows not: what happens inside a run.
-The runs are `ludus train` in processes of their own, and the kill is SIGKILL.
+The runs are `ludus train` in separate processes, killed with SIGKILL.
 """
 
 from __future__ import annotations
@@ -30,20 +30,20 @@ class ResumeResult(Verdict):
     model: str
     algorithm: str
     ranks: int
-    """Of the trainer."""
+    """Ranks of the trainer."""
     seed: int
     steps: int
     killed_at_step: int
     episodes_before_kill: int
     tokens_before_kill: int
     tokens_lost: int
-    """Of the tokens recorded before the kill, those that the resumed run's record does not hold exactly."""
+    """Tokens recorded before the kill that are missing from, or changed in, the resumed run's record."""
     tokens_recalled: int
-    """Of them, that the resumed run gave to its agents again, instead of sampling anew."""
+    """Tokens recorded before the kill that the resumed run reused instead of sampling again."""
     steps_resumed: int
     """Steps in the record of the resumed run."""
     weights_equal: bool
-    """The models saved at the end are equal to the last bit, and so is the state of the trainer, a critic's too."""
+    """Whether the final models and the state of the trainer, including a critic's, are equal to the last bit."""
 
     @property
     def ok(self) -> bool:
@@ -101,17 +101,17 @@ def verify_resume(
 
 
 def _recalled(metrics: Mapping[str, float]) -> int:
-    """Tokens of a step that no engine sampled for it."""
+    """Number of tokens of a step that were reused instead of sampled."""
     return int(metrics["ledger/sampled"] - metrics["engine/sampled_tokens"])
 
 
 def _kill_at(training: Training, run: Path, step: int, rng: random.Random) -> list[str]:
-    """Ids of the episodes that were in the record when the kill came, in the middle of the step."""
+    """Kill the run in the middle of the step; returns the ids of the episodes recorded by then."""
     wanted = rng.randint(1, EPISODES_A_STEP)
     try:
         while training.popen.poll() is None:
             rows: Sequence[Mapping[str, object]] = []
-            if (run / "writer.lock").exists():  # else it is not created as a whole yet
+            if (run / "writer.lock").exists():  # otherwise the run's folder is not complete yet
                 with RunStore.open(run) as store:
                     rows = store.episode_rows()
             if sum(row["step"] == step for row in rows) >= wanted:
@@ -123,7 +123,8 @@ def _kill_at(training: Training, run: Path, step: int, rng: random.Random) -> li
 
 
 def _tokens_lost(seen: Sequence[str], before: Sequence[Episode], after: Sequence[Episode]) -> int:
-    """Tokens recorded before the kill and not, unchanged, in the record at the end; an episode seen counts as one."""
+    """Number of tokens recorded before the kill that are not, unchanged, in the final record; a missing episode that
+    was only seen by id counts as one token."""
     missing = len(set(seen) - {episode.id for episode in before})
     held = Counter(encode_episode(episode) for episode in after)
     lost = Counter(encode_episode(episode) for episode in before) - held

@@ -1,8 +1,8 @@
-"""A run that is asked to end, in each of its phases: what it leaves with, what it has saved, and that it goes on.
+"""Checks how a run handles signals in each of its phases: its exit code, its checkpoint, and that it can be resumed.
 
 Knows: processes, signals, run folders.  Knows not: what happens inside a run.
-The runs are `ludus train` in processes of their own. Their agent and their loss wait where the check closes a gate; a
-process that writes a folder is stopped in the middle, and told while it stands still.
+The runs are `ludus train` in separate processes. Their agent and their loss wait while a gate of the check is closed; a
+process that writes a folder is stopped in the middle with SIGSTOP, and signalled while it is stopped.
 """
 
 from __future__ import annotations
@@ -36,18 +36,19 @@ PHASES = ("set-up", "rollout", "step", "checkpoint", "evaluation", "export")
 _STEPS = 4
 _HEARD = "saving a checkpoint, then leaving"
 _POLL_S = 0.0005
-"""A checkpoint of the smallest model is written in some 10 ms."""
+"""Short, because a checkpoint of the smallest model is written in about 10 ms."""
 _LEAVES_S = 60.0
-"""Saving the default model takes seconds on a slow disk; on a busy machine a run may take as long as one left alone."""
+"""Time limit for saving and ending: seconds on a slow disk; on a busy machine up to the duration of an undisturbed
+run."""
 _AT_ONCE_S = 20.0
-"""An interpreter with torch in it ends within two seconds; an interrupt that a library swallows comes again after five.
-Where a run left alone takes longer, the machine is busy, and this may take as long."""
+"""Time limit for ending at once: an interpreter with torch exits within two seconds; an interrupt swallowed by a
+library is repeated after five. If an undisturbed run takes longer, the machine is busy, and this limit is extended."""
 _TRIES = 5
 
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """A signal, told once or twice in one phase of a run."""
+    """A signal that is sent once or twice in one phase of a run."""
 
     phase: str
     signal: signal.Signals
@@ -59,13 +60,14 @@ class Case:
 
     @property
     def is_at_once(self) -> bool:
-        """The run is to leave without saving: a terminal that closes says so twice and is heard once."""
+        """Whether the run must end without saving. A second SIGHUP does not count, as closing a terminal sends two."""
         return self.times == 2 and self.signal != signal.SIGHUP
 
     @property
     def codes(self) -> Set[int]:
-        """With which it may leave. Who is done before the second signal comes leaves as after the first; a run whose
-        model is being written is done; and one that is over hears nothing: the signal ends what is left of it."""
+        """Allowed exit codes. A run that ends before the second signal has the code for the first; one that is writing
+        its model counts as finished; and one that has finished no longer handles the signal, which then ends the
+        process."""
         once = 0 if self.phase == "export" or self.signal == signal.SIGINT else 128 + self.signal
         codes = {once} if self.times == 1 else {once, 128 + self.signal}
         return codes | {130} if self.is_at_once else codes
@@ -76,7 +78,7 @@ CASES = tuple(Case(phase, number, times) for phase in PHASES for number in END_S
 
 @dataclass(frozen=True, slots=True)
 class Ending:
-    """How a run ended, and went on."""
+    """How a run ended, and whether it resumed."""
 
     phase: str
     signal: str
@@ -85,11 +87,11 @@ class Ending:
     left_after_s: float
     trained_steps: int
     saved_step: int | None
-    """None: there is no checkpoint."""
+    """Step of the last checkpoint. None: there is none."""
     weights_equal: bool
-    """Of the run that went on with `--resume`, those of the run that nobody disturbed; the trainer's state as well."""
+    """Whether weights and trainer state after `--resume` equal those of an undisturbed run."""
     is_right: bool = field(repr=False)
-    """Code, time and checkpoint are what is promised."""
+    """Whether exit code, time and checkpoint are as promised."""
 
     @property
     def ok(self) -> bool:
@@ -102,14 +104,14 @@ class SignalsResult(Verdict):
     seed: int
     runs: int
     saved: int
-    """Of them, those that lost no step."""
+    """Number of cases that lost no step."""
     weights_equal: int
-    """Of them, those that went on to the weights of the run that nobody disturbed."""
+    """Number of cases that resumed to the weights of an undisturbed run."""
     wrong: tuple[str, ...]
-    """Those that ended otherwise than is promised, went on to other weights, or brought nothing to judge."""
+    """Cases that did not end as promised, resumed to other weights, or could not be judged."""
     endings: Sequence[Ending] = field(repr=False)
     failures: Mapping[str, str] = field(repr=False)
-    """By case, why a run brought nothing: it could not be caught in the phase, or failed by itself."""
+    """By case, why it could not be judged: the run was not caught in the phase, or failed by itself."""
 
     @property
     def ok(self) -> bool:
@@ -122,7 +124,7 @@ class SignalsResult(Verdict):
 
 
 async def gated_agent(data: Mapping[str, Any], *, gates: str, base_url: str, http_client: Any) -> dict[str, float]:
-    """Waits while its gate is closed: the rows of the training and those held out have one each."""
+    """An agent that waits while its gate is closed; training rows and held-out rows have separate gates."""
     gate = Gate(Path(gates), "evaluation" if data.get("is_held_out") else "rollout")
     while gate.holds():  # noqa: ASYNC110 -- another process opens it
         await asyncio.sleep(0.01)
@@ -130,7 +132,7 @@ async def gated_agent(data: Mapping[str, Any], *, gates: str, base_url: str, htt
 
 
 def gated_loss(inputs: LossInputs, *, gates: str) -> tuple[Tensor, dict[str, Tensor]]:
-    """The plain policy gradient, which waits while its gate is closed."""
+    """The plain policy gradient loss, which waits while its gate is closed."""
     while Gate(Path(gates), "step").holds():
         time.sleep(0.01)
     return -inputs.advantages_N * inputs.logprobs_N, {}
@@ -163,7 +165,7 @@ def verify_signals(
             on_done(number, len(cases))
             try:
                 endings[case.name] = _ending(folder, case, undisturbed, alone_s)
-            except BackendError as error:  # the others are judged all the same
+            except BackendError as error:  # recorded as a failure; the other cases are still judged
                 failures[case.name] = str(error)
         return SignalsResult(
             model=model,
@@ -178,7 +180,7 @@ def verify_signals(
 
 
 def _write_gated_run(folder: Path, model: Path, seed: int) -> None:
-    """The configuration of the run, its rows and those held out, and the folder of the gates."""
+    """Write the configuration of the run, its training and held-out rows, and the folder of the gates."""
     gates, held_out = folder / "gates", folder / "held-out.jsonl"
     gates.mkdir()
     held_out.write_text(json.dumps({"question": "What is held out?", "is_held_out": True}) + "\n", encoding="utf-8")
@@ -195,7 +197,7 @@ def _write_gated_run(folder: Path, model: Path, seed: int) -> None:
 
 
 def _ending(folder: Path, case: Case, undisturbed: str, alone_s: float) -> Ending:
-    """Of a run that was told, and then resumed. alone_s: how long one takes that nobody tells anything."""
+    """The ending of a run that is signalled and then resumed. alone_s: duration of an undisturbed run."""
     run = folder / "runs" / case.name
     gate = Gate(folder / "gates", case.phase)
     training = _caught(folder, case, run, gate)
@@ -205,7 +207,7 @@ def _ending(folder: Path, case: Case, undisturbed: str, alone_s: float) -> Endin
         _wait(training, lambda: _HEARD in training.said)
         if case.times == 2:
             training.popen.send_signal(case.signal)
-        if not case.is_at_once and case.phase == "step":  # is finished first; whoever hangs elsewhere is left alone
+        if not case.is_at_once and case.phase == "step":  # the step is finished first, so open its gate
             gate.open()
         told_at = time.monotonic()
         code = training.popen.wait(max(_LEAVES_S, alone_s))
@@ -219,10 +221,10 @@ def _ending(folder: Path, case: Case, undisturbed: str, alone_s: float) -> Endin
     left_after_s = time.monotonic() - told_at
     trained, saved = _trained_steps(run), latest_checkpoint(run / "checkpoints")
     saved_step = None if saved is None else saved.progress.step
-    code = code if code >= 0 else 128 - code  # as shells say it
+    code = code if code >= 0 else 128 - code  # as in shells
     is_late = case.is_at_once and left_after_s > max(_AT_ONCE_S, alone_s)
     may_lose = 1 if code == 130 else 0
-    goes_on = ("--resume",) if run.is_dir() else ()  # before it has a folder, there is nothing to go on from
+    goes_on = ("--resume",) if run.is_dir() else ()  # without a folder there is nothing to resume
     Training(folder, case.name, *goes_on).finish()
     return Ending(
         phase=case.phase,
@@ -238,7 +240,7 @@ def _ending(folder: Path, case: Case, undisturbed: str, alone_s: float) -> Endin
 
 
 def _caught(folder: Path, case: Case, run: Path, gate: Gate) -> Training:
-    """A run in the phase: it waits there, or stands still."""
+    """Start a run, and hold or stop it in the phase."""
     for _ in range(_TRIES):
         training = Training(folder, case.name)
         try:
@@ -247,13 +249,13 @@ def _caught(folder: Path, case: Case, run: Path, gate: Gate) -> Training:
         except BaseException:
             training.kill()
             raise
-        training.finish()  # it was through with the phase too quickly
+        training.finish()  # the phase was over too quickly
         shutil.rmtree(run)
     raise training.failed(f"no run could be caught in the phase {case.phase!r}; try a larger model (--model)")
 
 
 def _is_caught(training: Training, phase: str, run: Path, gate: Gate) -> bool:
-    """False: the run ended before."""
+    """Whether the run is held in the phase. False: it ended before."""
     if phase == "set-up":
         return _wait(training, lambda: "loading" in training.said)
     if phase in ("checkpoint", "export"):
@@ -271,7 +273,7 @@ def _is_caught(training: Training, phase: str, run: Path, gate: Gate) -> bool:
 
 
 def _wait(training: Training, is_so: Callable[[], bool]) -> bool:
-    """Return once it is so. False: the process has ended, and it is not."""
+    """Wait until `is_so` holds. False: the process has ended without that."""
     give_up_at = time.monotonic() + HELD_S
     while not is_so():
         if training.popen.poll() is not None:

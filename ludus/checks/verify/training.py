@@ -1,4 +1,4 @@
-"""Small runs of `ludus train` in processes of their own, for checks of what ends them.
+"""Small runs of `ludus train` in separate processes, for checks that interrupt them.
 
 Knows: processes, run folders, model files.  Knows not: what happens inside a run, what ends it.
 """
@@ -30,14 +30,14 @@ _NUM_ROWS = 12
 _GROUPS, _MEMBERS = 2, 4
 EPISODES_A_STEP = _GROUPS * _MEMBERS
 HELD_S = 600.0
-"""Longer than any wait of a check, so that nobody waits for an agent or a loss that hangs. Where others keep a machine
-busy, a run needs minutes to begin."""
+"""Longest wait at a gate: longer than any wait of a check, but finite, so that an agent or a loss does not hang for
+ever. On a busy machine a run needs minutes to start."""
 _NOTHING: Mapping[str, str] = {}
 _LUDUS = (sys.executable, "-m", "ludus")
 
 
 class LettersAgent:
-    """Asks twice; what pays is a reply with many different letters."""
+    """Makes two requests; the reward is for many different letters in a reply."""
 
     async def run(self, data: Mapping[str, Any], *, base_url: str, http_client: Any) -> dict[str, float]:
         messages = [{"role": "user", "content": data["question"]}]
@@ -51,7 +51,7 @@ class LettersAgent:
 
 
 def write_run(folder: Path, model: Path, seed: int, steps: int, trained: Mapping[str, Any]) -> None:
-    """The rows and the configuration of the run. trained: keys that say how."""
+    """Write the rows and the configuration of the run. trained: settings of how it is trained."""
     rows = [{"question": f"What do you know about the number {number}?"} for number in range(_NUM_ROWS)]
     config: dict[str, Any] = {
         "run_root": str(folder / "runs"),
@@ -71,7 +71,7 @@ def write_run(folder: Path, model: Path, seed: int, steps: int, trained: Mapping
 
 @dataclass(frozen=True, slots=True)
 class Gate:
-    """Two files that the check and its runs have in common."""
+    """Two files through which a check holds its runs."""
 
     folder: Path
     phase: str
@@ -82,7 +82,7 @@ class Gate:
 
     @property
     def reached(self) -> Path:
-        """Is there once somebody waits."""
+        """A file that exists when something waits at the gate."""
         return self.folder / f"{self.phase}.reached"
 
     def close(self) -> None:
@@ -104,10 +104,10 @@ class Gate:
 
 
 class Training:
-    """`ludus train` in a process of its own."""
+    """`ludus train` in a separate process."""
 
     def __init__(self, folder: Path, name: str, *options: str, environment: Mapping[str, str] = _NOTHING) -> None:
-        """environment: beside that of this process."""
+        """environment: variables in addition to those of this process."""
         self._log = folder / f"{name}{''.join(options)}.log"
         command = end_with_parent((*_LUDUS, "train", str(folder / "run.yaml"), f"name={name}", *options))
         with self._log.open("wb") as output:
@@ -123,7 +123,7 @@ class Training:
     def finish(self) -> None:
         try:
             self.popen.wait()
-        except BaseException:  # who ends the check removes the folder next, in which nobody may write by then
+        except BaseException:  # kill the run before its folder is removed
             self.kill()
             raise
         if self.popen.returncode != 0:
@@ -131,7 +131,7 @@ class Training:
 
     @property
     def said(self) -> str:
-        """What it has printed so far."""
+        """Its output so far."""
         return self._log.read_text(encoding="utf-8", errors="replace")
 
     def kill(self) -> None:
@@ -143,7 +143,7 @@ class Training:
 
 
 def command_line(folder: Path, *arguments: str, is_of_check: bool = True) -> str:
-    """What `ludus ARGUMENTS` says in the folder. is_of_check: of a run of the check, computed as all of them are.
+    """The output of `ludus ARGUMENTS` in the folder. is_of_check: with the same environment as the check's own runs.
 
     Raises BackendError if it fails.
     """
@@ -156,7 +156,7 @@ def command_line(folder: Path, *arguments: str, is_of_check: bool = True) -> str
 
 
 def digest(run: Path, *, after_step: int = 0) -> str:
-    """Of all weights that the run saved, and of all that its checkpoints of later steps hold of the trainer."""
+    """Digest of all saved weights, and of the trainer's state in checkpoints after `after_step`."""
     sums = hashlib.sha256()
     files = sorted((run / "model").glob("*.safetensors"))
     saved = [each for each in checkpoints(run / "checkpoints") if each.progress.step > after_step]
@@ -169,9 +169,9 @@ def digest(run: Path, *, after_step: int = 0) -> str:
 
 
 def _environment(*, is_of_check: bool = True) -> dict[str, str]:
-    """The package must be found from the scratch folder as it is found here, and all runs of a check that are to be
-    equal compute with as many threads, whoever else is at work when one of them begins. A run that the check did not
-    begin has a number of its own in its record, and only the user may say otherwise."""
+    """Environment of the runs. The package must be found from the scratch folder as it is here, and all runs of a check
+    must use the same number of threads, whatever the load when they start. A run that the check did not start has its
+    own number of threads in its record, which only the user may override."""
     paths = os.pathsep.join(path for path in (str(Path(__file__).parents[3]), os.environ.get("PYTHONPATH")) if path)
     threads = {"OMP_NUM_THREADS": _num_threads()} if is_of_check else {}
     return {**threads, **os.environ, "PYTHONPATH": paths}
@@ -183,6 +183,6 @@ def _num_threads() -> str:
 
 
 def _hear() -> None:
-    """A check in the background of a script, or under nohup, is deaf to some signals; its runs are not."""
+    """Restore default signal handling in a run, as a check in the background or under nohup ignores some signals."""
     for number in END_SIGNALS:
         signal.signal(number, signal.SIG_DFL)

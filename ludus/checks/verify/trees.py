@@ -1,12 +1,12 @@
-"""Random chats run through a recorder: whatever agents do to a session, and what limits and engines do to it.
+"""Runs random chats through a recorder, with everything that agents, limits and engines can do to a session.
 
-Knows: the recorder's public face, a scripted engine, messages.  Knows not: graphs, prompts, forks: those are the
-recorder's, and are what the checks are about.
+Knows: the recorder's public interface, a scripted engine, messages.  Knows not: graphs, prompts, forks, which belong to
+the recorder, and are what the checks test.
 
-Agents ask in rounds of parallel requests. They go on from any earlier turn, ask again, take several choices, send a
-request twice, start sub-agents, edit what was said, drop and compact history, echo without thinking or with blanks,
-leave in the middle. The engine's answers think, call tools, repeat each other, spell words in unusual tokens; its
-weights change between tokens. Sessions run into limits and are closed while they talk.
+Agents send rounds of parallel requests. They continue any earlier turn, ask again, take several choices, retry a
+request, start sub-agents, edit, drop and compact history, send replies back without thinking or with other whitespace,
+and disconnect early. The engine's answers contain thinking and tool calls, repeat each other, and have words in unusual
+tokens; its weights change between tokens. Sessions meet limits, and are closed during requests.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from ludus.types import Call, ChatRequest, Message, Sampling, SessionRecord, Too
 WORDS = ("go", "on", "no", "up")  # few, so that different turns often have the same text
 _AGENTS = ("", "", "solver", "critic")
 _ASK = ToolSpec("ask")
-_SHORT_CONTEXT = 120  # a few turns, and the next prompt does not fit
+_SHORT_CONTEXT = 120  # after a few turns the next prompt does not fit
 _MAX_ROUNDS = 6
 _SAMPLINGS = (
     *[Sampling()] * 20,
@@ -45,15 +45,15 @@ _SAMPLINGS = (
 
 @dataclass(frozen=True, slots=True)
 class PlayedTree:
-    """One session as the recorder kept it, and what its engine knows of it."""
+    """The record of a session, and what its engine knows about it."""
 
     record: SessionRecord
     calls: Mapping[str, Call]
-    """By id, as the engine got them."""
+    """The engine's calls, by id."""
     num_sampled: int
-    """Tokens that the engine sampled, by its own count."""
+    """Number of tokens that the engine sampled, by its own count."""
     answers: Mapping[str, frozenset[tuple[str, ...]]]
-    """By retry key the turns that answered it; a request that was sent twice has one answer."""
+    """Turns that answered a retry key; a retried request must have one answer."""
 
 
 async def play_tree(rng: random.Random, text: ChatText) -> PlayedTree:
@@ -94,7 +94,7 @@ class _Player:
         self._said: list[list[int]] = []
 
     async def play_round(self) -> None:
-        """One to three requests at once; now and then one of them is left, and the weights change meanwhile."""
+        """Send one to three parallel requests; sometimes one is abandoned, or the weights change meanwhile."""
         rng = self._rng
         requests = [self._next_request() for _ in range(rng.choice((1, 1, 1, 2, 3)))]
         if rng.random() < 0.1:
@@ -113,7 +113,7 @@ class _Player:
         await self.engine.publish(self.engine.stats().version + 1, NoNewWeights())
 
     async def end(self) -> SessionRecord:
-        """The session's record, closed while an answer is on its way or after the last one."""
+        """Close the session, during a request or after the last one; returns its record."""
         async with asyncio.TaskGroup() as group:
             if self._rng.random() < 0.2:
                 group.create_task(self._send(self._next_request()))
@@ -125,13 +125,13 @@ class _Player:
         try:
             turns = await self._session.complete(request)
         except AgentError:
-            return  # a limit, a full context, a retry key with another body: the agent does something else
+            return  # a limit, a full context, a retry key with another body: refused, and the agent continues
         self._turns += turns
         if request.retry_key is not None:
             self.answers.setdefault(request.retry_key, set()).add(tuple(turn.id for turn in turns))
 
     async def _wait_tokens(self) -> None:
-        """Until the engine has sampled a few tokens: one each time that all tasks had their turn."""
+        """Wait until the engine has sampled a few tokens, one for each round of the event loop."""
         for _ in range(self._rng.randrange(12)):
             await asyncio.sleep(0)
 
@@ -173,7 +173,7 @@ class _Player:
         return (*history, self._received(turn)), turn.agent
 
     def _echo(self, reply: Message) -> Message:
-        """The reply as the agent sends it back: as it came, without its thinking, or with other blanks."""
+        """The reply as the agent sends it back: unchanged, without its thinking, or with other whitespace."""
         kind = self._rng.choice(("same",) * 6 + ("thoughtless",) * 3 + ("blank",))
         if kind == "thoughtless":
             return replace(reply, reasoning=None)
@@ -191,7 +191,7 @@ class _Player:
         return " ".join(self._rng.choices(WORDS, k=self._rng.randrange(1, 3)))
 
     def _answer(self, call: Call) -> Sequence[int]:
-        """What the engine answers to `call`; the engine ends it with the stop token."""
+        """The answer to `call`, without the stop token, which the engine adds."""
         repeats = self._said and self._rng.random() < 0.2
         self._said.append(self._rng.choice(self._said[-3:]) if repeats else self._random_answer())
         return self._said[-1]
@@ -207,7 +207,7 @@ class _Player:
         return [token for part in parts for token in self._spelled(part)]
 
     def _spelled(self, part: str) -> Sequence[int]:
-        """As the tokenizer spells it; a word, now and then, letter by letter."""
+        """The tokenizer's encoding; sometimes a word is encoded letter by letter."""
         if part in WORDS and self._rng.random() < 0.2:
             return [token for letter in part for token in self._tokenizer.encode(letter)]
         return self._tokenizer.encode(part)

@@ -1,4 +1,4 @@
-"""What a check is given and returns: what it measured, field by field, and whether its law holds.
+"""The interface of checks: their verdicts (measured values, and whether the rule holds) and progress callbacks.
 
 Knows: records.  Knows not: any check.
 """
@@ -10,16 +10,16 @@ from dataclasses import dataclass, fields
 
 MODEL = "smollm2-135m"
 OnDone = Callable[[int, int], object]
-"""Called with how much is done, and of how much."""
+"""Called with the amount that is done, and the total."""
 
 
 def ignore(_done: int, _total: int) -> None:
-    """Shows no progress."""
+    """An `OnDone` that shows no progress."""
 
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """A record of a check called NAMEResult; a field that its repr leaves out is no part of the JSON object."""
+    """Base of the checks' results, which are named NAMEResult; fields with repr=False are not in the JSON object."""
 
     @property
     def ok(self) -> bool:
@@ -27,10 +27,10 @@ class Verdict:
 
     @property
     def details(self) -> Sequence[Mapping[str, object]]:
-        """Rows with the same headers, for a person to read."""
+        """Rows with the same keys, to be shown as a table."""
         return ()
 
     def to_json(self) -> dict[str, object]:
-        """The name of the check, the fields in their order, the verdict."""
+        """The name of the check, its fields in order, and the verdict."""
         shown = {each.name: getattr(self, each.name) for each in fields(self) if each.repr}
         return {"check": type(self).__name__.removesuffix("Result").lower(), **shown, "ok": self.ok}

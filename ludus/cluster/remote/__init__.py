@@ -1,4 +1,4 @@
-"""A server of training started where the accelerator is, for a client that is elsewhere."""
+"""Starts a training server on a machine with an accelerator, for a client on another machine."""
 
 from ludus.cluster.remote.server import LaunchedServer, OnLine
 from ludus.cluster.remote.server_address import announcement

@@ -1,4 +1,4 @@
-"""Who starts a server where the accelerator is, looks after it and ends it: the protocol of launch targets.
+"""The interface of launch targets, which start, watch and stop a training server on another machine.
 
 Knows: what a launch target does.  Knows not: ssh, clusters, HTTP.
 """
@@ -15,51 +15,51 @@ from ludus.errors import BackendError
 
 @dataclass(frozen=True, slots=True)
 class Started:
-    """A server that was asked for."""
+    """A server that was started or joined."""
 
     key: str
-    """What it is asked with."""
+    """The server's key."""
     is_new: bool
-    """False: it ran already, for us or for an earlier client that has ended, and is joined."""
+    """False: the server was running already, for this client or an earlier one, and was joined."""
 
 
 @dataclass(frozen=True, slots=True)
 class ServerStatus:
-    """How a server is."""
+    """The state of a server."""
 
     is_alive: bool
-    """It runs, or waits for its turn to."""
+    """Whether it is running or queued."""
     words: str
-    """The same for people: `job 12 is PENDING (Resources)`."""
+    """The same in words: `job 12 is PENDING (Resources)`."""
     log: str
-    """All that it has written, or the newer part of it."""
+    """Its log, or the end of it."""
     server_address: ServerAddress | None
-    """Where it listens. None: it has not said so yet."""
+    """Its address. None: it has not announced it yet."""
 
     def last_lines(self, num_lines: int = 20) -> str:
         return "\n".join(self.log.splitlines()[-num_lines:])
 
 
 class LaunchTarget(Protocol):
-    """One server's. Its methods take as long as a network needs, and may be called from any thread, one at a time.
+    """The launch target of one server. Methods block on the network, and may be called from any thread, one at a time.
 
-    Each raises UnreachableError where nobody can be asked now, and may be called again.
+    Each raises UnreachableError if the target cannot be reached now, and may then be called again.
     """
 
     name: str
-    """What messages call it."""
+    """Used in messages."""
 
     def start(self) -> Started:
-        """Sees to it that the server runs, or waits for its turn to. Raises BackendError if that cannot be."""
+        """Start or queue the server, unless it is running already. Raises BackendError if that fails."""
 
     def status(self) -> ServerStatus: ...
 
     def stop(self) -> None:
-        """Return once the server has ended or will; jobs that are not done are done when its folder is served again."""
+        """Stop the server; it has ended, or will. Unfinished jobs continue when its folder is served again."""
 
     def forward(self, local_port: int, server_address: ServerAddress) -> Sequence[str] | None:
-        """As a shell's. None: the server can be reached from here."""
+        """The command of a tunnel, as for a shell. None: the server can be reached directly."""
 
 
 class EndedError(BackendError):
-    """The server has ended, and will not come back by itself."""
+    """The server has ended, and will not be restarted."""

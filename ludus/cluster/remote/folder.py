@@ -1,11 +1,11 @@
-"""The folder of a launched server, on a machine with a shell: what it is started with, and what it writes.
+"""The folder of a launched server on a machine with a shell: its start script, key, command and log.
 
-Knows: files, the options of `ludus serve`, scripts of the shell.  Knows not: what starts the server, HTTP.
-Invariants: the key is in no list of processes and in no file that others may read; one server serves a folder, and
-asking for it again joins it.
+Knows: files, the options of `ludus serve`, shell scripts.  Knows not: what starts the server, HTTP.
+Invariants: the key is in no command line and in no file that other users can read; one server serves a folder, and
+launching it again joins that server.
 
-    FOLDER/launch.key      the server's key                  FOLDER/launch.log      what it writes
-    FOLDER/launch.sh       becomes the server                FOLDER/launch.command  what it was started with
+    FOLDER/launch.key      the server's key                  FOLDER/launch.log      its output
+    FOLDER/launch.sh       starts the server by exec         FOLDER/launch.command  its command line
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from ludus.http.keys import new_key
 
 KEY_VARIABLE = "LUDUS_API_KEY"
 MOST_LOG_BYTES = 64 * 1024
-# The line that says where the server listens may be far back.
+# The line with the server's address may be far back in the log.
 _LOG = (
     "printf '%s\\n' \"$(grep -s '^{\"url\"' launch.log | tail -n 1)\"\n"
     f"tail -c {MOST_LOG_BYTES} launch.log 2>/dev/null || true\n"
@@ -31,19 +31,19 @@ _JOIN = "if is_alive; then echo joined; cat launch.key; echo; cat launch.command
 
 
 def serve_command(settings: LaunchSettings, *, host: str = "127.0.0.1") -> str:
-    """The server's command line, to be run in `workdir` with the key in the environment."""
+    """The server's command line, for `workdir` and an environment with the key."""
     words = ["--host", host, "--port", "0", "--idle-s", f"{settings.idle_s:g}", "--json", *settings.overrides]
     return f"{settings.command} serve --folder={path_there(settings.folder)} {shlex.join(words)}"
 
 
 def becoming(settings: LaunchSettings, command: str) -> str:
-    """Lines that become the server, to be run in `workdir` with the key in the environment."""
+    """Script lines that exec the server, for `workdir` and an environment with the key."""
     exports = [f"export {name}={shlex.quote(value)}" for name, value in settings.resources.env.items()]
     return "\n".join([*exports, settings.setup, f"exec {command}"]) + "\n"
 
 
 def check_same(name: str, folder: str, *, running: str, wanted: str) -> None:
-    """Raises UserError if the server that runs was started with another command than is wanted."""
+    """Raises UserError if the running server was started with another command than `wanted`."""
     if running != wanted:
         raise UserError(
             f"on {name} the folder {folder!r} is being served with other settings: {running}; launch with the same "
@@ -52,7 +52,7 @@ def check_same(name: str, folder: str, *, running: str, wanted: str) -> None:
 
 
 def prepared(settings: LaunchSettings) -> str:
-    """Lines that come first: `workdir` is where they lead and a variable, and there is the folder."""
+    """The first lines of a script: they change to `workdir`, set it as a variable, and create the folder."""
     return (
         f"set -eu\numask 077\ncd -- {path_there(settings.workdir)}\nworkdir=$(pwd)\nexport workdir\n"
         f"mkdir -p -- {path_there(settings.folder)}\n"
@@ -60,7 +60,7 @@ def prepared(settings: LaunchSettings) -> str:
 
 
 class ShellTarget:
-    """A server of `settings.folder` that is reached through `shell`, whatever starts it."""
+    """A server for `settings.folder` that is reached through `shell`, however it is started."""
 
     def __init__(self, name: str, shell: Shell, settings: LaunchSettings) -> None:
         self.name = name
@@ -75,24 +75,25 @@ class ShellTarget:
 
 
 class FolderTarget(ShellTarget):
-    """A server that is started by scripts: a launch target but for how it is started and stopped."""
+    """Base of launch targets that start the server by scripts; subclasses define how it is started and stopped."""
 
     shown: str
-    """Lines that define a function `is_alive`, true while the server runs or waits for its turn to, and `show`, which
+    """Shell lines that define the functions `is_alive`, true while the server is running or queued, and `show`, which
     prints one line with its state."""
 
     def _run(self, script: str, *, timeout_s: float = TIMEOUT_S) -> str:
-        """The script, begun in the folder, which is made if it is not there."""
+        """Run the script in the folder, which is created if needed; returns its output."""
         begin = f"{prepared(self._settings)}cd -- {path_there(self._settings.folder)}\n"
         return self._shell.run(f"{begin}{self.shown}\n{script}", timeout_s=timeout_s)
 
     def _start(self, begin: str, *, host: str = "127.0.0.1") -> Started:
-        """A server that listens on `host` as seen from its own machine. begin: a script that begins `launch.sh`."""
+        """Start or join a server that listens on `host`, an address of its machine. begin: script that starts
+        `launch.sh`."""
         command = serve_command(self._settings, host=host)
         script = f'#!/bin/sh\n{KEY_VARIABLE}=$(cat launch.key)\nexport {KEY_VARIABLE}\ncd -- "$workdir"\n'
         script += becoming(self._settings, command)
         printed = self._run(
-            # Of two that start at once one waits: who comes second joins.
+            # The lock makes the second of two concurrent launches wait, and then join.
             f"if command -v flock >/dev/null; then exec 9> launch.lock; flock 9; fi\n{_JOIN}"
             f"printf %s {shlex.quote(new_key())} > launch.key\n"
             f"printf '%s\\n' {shlex.quote(command)} > launch.command\n"
@@ -104,7 +105,7 @@ class FolderTarget(ShellTarget):
         return self._read(printed, command)
 
     def _join(self) -> Started | None:
-        """The server that `_start` would join. None: there is none."""
+        """Join a running server. None: there is none."""
         printed = self._run(_JOIN)
         return self._read(printed, serve_command(self._settings)) if printed else None
 

@@ -1,9 +1,9 @@
-"""A server as a process of a machine with a shell: this one, or one behind ssh.
+"""Launches a server as a process on a machine with a shell: this one, or one reached by ssh.
 
 Knows: processes.  Knows not: HTTP, clusters.
-Invariant: a number that the system has given to another process since is not taken for the server's.
+Invariant: a pid that was reused by another process is not mistaken for the server's.
 
-    FOLDER/launch.pid      its process, and when that began
+    FOLDER/launch.pid      the server's pid and start time
 """
 
 from __future__ import annotations
@@ -14,9 +14,9 @@ from ludus.cluster.remote.settings import LaunchSettings
 from ludus.cluster.remote.shell import Shell
 from ludus.errors import UserError
 
-STOP_S = 60.0  # a server that saves a checkpoint is let finish
-# When the process began, by the kernel's count: pids come round again, with this they do not. `dead` for one that has
-# ended and that nobody has asked after. Empty where there is no /proc; the pid alone has to do there.
+STOP_S = 60.0  # long enough for a server to finish saving a checkpoint
+# `began` prints the kernel's start time of a process, which tells it from a later one of the same pid; `dead` for a
+# zombie; nothing without /proc, where the pid alone must do.
 SHOWN = r"""
 began() {
     sed 's/.*) //' "/proc/$1/stat" 2>/dev/null | { read -r state a b c d e f g h i j k l m n o p q r at rest || true
@@ -27,7 +27,7 @@ is_alive() {
 }
 show() { if is_alive; then echo "it runs"; else echo "it has ended"; fi; }
 """
-# What is begun here outlives the connection that it is begun over.
+# The process outlives the connection over which it is started.
 _BEGIN = """
 command -v setsid >/dev/null && own=setsid || own=
 nohup $own sh launch.sh >> launch.log 2>&1 < /dev/null 9>&- &
@@ -44,7 +44,7 @@ rm -f launch.pid
 
 
 class ProcessTarget(FolderTarget):
-    """A process behind `shell`."""
+    """A server as a process of the machine of `shell`."""
 
     shown = SHOWN
 

@@ -1,8 +1,8 @@
-"""A server as a job of a Ray cluster, submitted over the HTTP of its dashboard; no package of Ray's is needed here.
+"""Launches a server as a job of a Ray cluster, over the HTTP API of its dashboard; Ray need not be installed here.
 
-Knows: Ray's API of jobs.  Knows not: what the server does.
-Rules: the server listens on its node's addresses and wants its key of everybody. Whoever can ask the dashboard can run
-anything on the cluster, and can read the key there; it is Ray's rule, not ours.
+Knows: Ray's jobs API.  Knows not: what the server does.
+Rules: the server listens on all addresses of its node, and every request needs its key. Anyone with access to the
+dashboard can run code on the cluster, and read the key there; that is Ray's security model.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from ludus.http.keys import new_key
 from ludus.processes.address import free_port
 
 ADDRESS_VARIABLE, TOKEN_VARIABLE = "RAY_API_SERVER_ADDRESS", "RAY_AUTH_TOKEN"
-"""Ray's own: where its dashboard is, and the token of a cluster that wants one."""
+"""Ray's own variables: the address of its dashboard, and the token of a cluster that requires one."""
 DASHBOARD_PORT = 8265
 TIMEOUT_S = 60.0
 _ALIVE = ("PENDING", "RUNNING")
@@ -43,7 +43,7 @@ class RayTarget(ShellTarget):
         self._folder = f"{settings.workdir}:{settings.folder}"
         self._tunnel: Tunnel | None = None
         self._at: str | None = None
-        """The dashboard as it is reached from here. None: not yet."""
+        """Address at which the dashboard is reached from here. None: not connected yet."""
         self._job = ""
 
     def __repr__(self) -> str:
@@ -114,5 +114,5 @@ class RayTarget(ShellTarget):
 
 
 def dashboard() -> str:
-    """The dashboard that Ray's own commands ask."""
+    """The address of the dashboard that Ray's own commands use."""
     return os.environ.get(ADDRESS_VARIABLE) or f"http://127.0.0.1:{DASHBOARD_PORT}"

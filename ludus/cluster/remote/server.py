@@ -1,7 +1,7 @@
-"""A server started elsewhere for one client: found, reached, looked after, ended.
+"""Manages a server that is launched for one client: starts it, connects to it, watches it and stops it.
 
-Knows: the order of things, a launch target, a tunnel.  Knows not: ssh, clusters, what is asked of the server.
-Invariants: what was started and could not be reached is stopped again; an address, once given, stays the same while the
+Knows: a launch target, a tunnel.  Knows not: ssh, clusters, what is asked of the server.
+Invariants: a server that was started but cannot be reached is stopped again; the local address stays the same while the
 server lives, however often the connection breaks.
 """
 
@@ -26,11 +26,11 @@ FIRST_POLL_S, LONGEST_POLL_S = 0.2, 5.0
 SECONDS_BETWEEN_POLLS = 2.0  # hundreds of requests may wait for one server
 Clock = Callable[[], float]
 OnLine = Callable[[str], None]
-"""Gets what the server writes until it serves, and its state in a queue."""
+"""Called with each line of the server's log until it serves, and with its state while it is queued."""
 
 
 class LaunchedServer:
-    """A server of ours at `target`. Its methods block; they may be called from any thread."""
+    """A training server at `target`. Methods block, and may be called from any thread."""
 
     def __init__(
         self, target: LaunchTarget, settings: LaunchSettings, on_line: OnLine, *, clock: Clock = time.monotonic
@@ -53,7 +53,7 @@ class LaunchedServer:
         return f"LaunchedServer({self._target!r}, {self.base_url or 'not reached yet'})"
 
     def open(self) -> None:
-        """Return once it can be asked at `base_url` with `key`. Raises BackendError if that cannot be."""
+        """Start the server, and wait until it answers at `base_url` with `key`. Raises BackendError if that fails."""
         started = self._target.start()
         self.key, self._is_new = started.key, started.is_new
         logger.info("launch.%s target=%s", "started" if started.is_new else "joined", self._target.name)
@@ -64,11 +64,11 @@ class LaunchedServer:
             raise
 
     def give_up(self) -> None:
-        """`open`, running on another thread, raises soon."""
+        """Make `open`, which runs on another thread, raise soon."""
         self._given_up.set()
 
     def check(self) -> None:
-        """Raises EndedError if it has ended. Return if it lives, and if that cannot be found out now."""
+        """Raises EndedError if the server has ended; not if its state cannot be found out now."""
         with self._asking:
             if self._clock() - self._seen_at < SECONDS_BETWEEN_POLLS:
                 return
@@ -79,7 +79,7 @@ class LaunchedServer:
                 return
             self._seen_at = self._clock()
         if not seen.is_alive:
-            self._seen_at = float("-inf")  # every caller gets the same
+            self._seen_at = float("-inf")  # check again at the next call, so that every caller gets this error
             raise EndedError(
                 f"the server on {self._target.name} has ended ({seen.words}). Launch it again with "
                 f"folder={self._settings.folder!r}: the models and the jobs are there. It wrote last:\n"
@@ -88,18 +88,18 @@ class LaunchedServer:
 
     @property
     def why_unreachable(self) -> str | None:
-        """Why it cannot be reached now, as far as we know. None: nothing is known against it."""
+        """The known reason why the server cannot be reached now. None: no reason is known."""
         return None if self._tunnel is None else self._tunnel.why_closed
 
     def undo(self) -> None:
-        """Leave all as it was before `open`: a server that was joined goes on."""
+        """Undo `open`: stop the server, unless it was joined."""
         if self._is_new:
             self.close()
         else:
             self._leave()
 
     def close(self) -> None:
-        """End it. Closing twice is allowed. Raises BackendError if it cannot be told to."""
+        """Stop the server. Closing twice is allowed. Raises BackendError if it cannot be reached for that."""
         self._leave()
         with self._asking:
             if self._is_stopped:
@@ -128,7 +128,7 @@ class LaunchedServer:
         while True:
             try:
                 seen = self._target.status()
-            except UnreachableError as error:  # a connection that breaks meanwhile is no server that has ended
+            except UnreachableError as error:  # a broken connection does not mean that the server has ended
                 seen = ServerStatus(is_alive=True, words=str(error), log=self._shown, server_address=None)
             self._report_lines(seen, words)
             words = seen.words

@@ -1,6 +1,6 @@
-"""Where a server listens, announced in its log by itself and found there by who started it.
+"""A server's address, which the server announces in its log, and from which its launcher reads it.
 
-Knows: one line of JSON, addresses of this machine.  Knows not: who reads it.
+Knows: one line of JSON, addresses of this machine.  Knows not: launchers.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ class ServerAddress:
     """Where a server listens."""
 
     host: str
-    """127.0.0.1 if it takes only what comes from its own machine, else an address of that machine."""
+    """127.0.0.1 if it accepts only connections from its own machine, else an address of that machine."""
     port: int
 
     @classmethod
     def find(cls, log: str) -> Self | None:
-        """The last that a log holds. None: none yet."""
+        """The last address announced in a log. None: none yet."""
         for line in reversed(log.splitlines()):
             if line.startswith("{"):
                 try:
@@ -44,9 +44,9 @@ class ServerAddress:
 
 
 def announcement(url: str, host: str) -> Mapping[str, Any]:
-    """What a server that was found to listen on `host` says of itself, to be written as one line."""
+    """The announcement of a server that listens on `host`, to be logged as one line of JSON."""
     try:
         shown = "127.0.0.1" if is_loopback(host) else address_of_machine()
-    except BackendError:  # this machine has no way to any other
+    except BackendError:  # this machine has no network
         shown = socket.gethostname()
     return {"url": url, "host": shown, "port": httpx.URL(url).port, "pid": os.getpid()}

@@ -20,11 +20,11 @@ class LaunchSettings(Settings):
     workdir: str = "~/"
     """There: the folder to which a relative `folder` and `command` refer."""
     command: str = "ludus"
-    """There: how Ludus is called, such as `.venv/bin/ludus`."""
+    """Remote command for Ludus, such as `.venv/bin/ludus`."""
     setup: str = ""
     """There: shell lines that run first, such as `module load cuda`."""
     overrides: tuple[str, ...] = ()
-    """Settings of every model, as `ludus serve` takes them: `engine.kv_bytes=8e9`."""
+    """Settings of every model, as for `ludus serve`: `engine.kv_bytes=8e9`."""
     idle_s: float = pydantic.Field(default=1800.0, ge=1)
     """The server ends by itself after this time without requests, once every job is done."""
     start_timeout_s: float | None = pydantic.Field(default=600.0, gt=0)

@@ -1,7 +1,7 @@
-"""Scripts of the shell, run here or on another machine through the system's own ssh.
+"""Runs shell scripts on this machine, or on another through the system's ssh.
 
 Knows: sh, ssh.  Knows not: what the scripts do.
-Invariant: a script is sent over standard input, so that no secret in it is seen in a list of processes, here or there.
+Invariant: a script is sent over stdin, so that secrets in it appear in no command line, here or there.
 """
 
 from __future__ import annotations
@@ -12,48 +12,48 @@ from collections.abc import Sequence
 
 from ludus.errors import BackendError, UserError
 
-TIMEOUT_S = 120.0  # a machine that was asleep, a login node under load, a shared disk that hangs for a while
+TIMEOUT_S = 120.0  # enough for a machine that wakes up, a login node under load, a shared disk that hangs for a while
 _SSH_FAILED = 255  # ssh's own exit code; any other is the script's
 LATER = 75
-"""Exit code of a script that could not find out now what it was to find out (EX_TEMPFAIL of sysexits.h)."""
+"""Exit code of a script that failed temporarily (EX_TEMPFAIL of sysexits.h)."""
 _OPTIONS = (
-    "BatchMode=yes",  # nobody is there to type a password
+    "BatchMode=yes",  # no password prompts
     "ConnectTimeout=20",
-    "ServerAliveInterval=15",  # a connection that is gone is noticed in 45 s
+    "ServerAliveInterval=15",  # a lost connection is noticed within 45 s
     "ServerAliveCountMax=3",
 )
 
 
 class UnreachableError(BackendError):
-    """The machine was not reached; it may be later."""
+    """The machine cannot be reached now, but perhaps later."""
 
 
 class Here:
     """Runs scripts on this machine. Safe to use from any thread, as `Ssh` is."""
 
     name = "this machine"
-    """What messages call it."""
+    """Used in messages."""
 
     def __repr__(self) -> str:
         return "Here()"
 
     def run(self, script: str, *, timeout_s: float = TIMEOUT_S) -> str:
-        """What the script printed.
+        """The script's output.
 
-        Raises BackendError if it failed or took too long, UnreachableError if the machine was not reached.
+        Raises BackendError if it failed or took too long, UnreachableError if the machine cannot be reached.
         """
         return _run(("sh", "-s"), script, where=self.name, timeout_s=timeout_s)
 
     def forward(self, local_port: int, host: str, port: int) -> None:
-        """A command that carries connections to `local_port` here on to host:port there, writes a line once it does,
-        and ends with its standard input. None: whoever is here reaches them."""
+        """A command that forwards `local_port` of this machine to host:port there, prints a line once it does, and ends
+        when its stdin is closed. None: host:port can be reached directly."""
 
 
 class Ssh:
-    """A machine that `ssh DESTINATION` reaches without asking anything; what ~/.ssh/config says of it is followed."""
+    """A machine that `ssh DESTINATION` reaches without prompts; ~/.ssh/config applies."""
 
     def __init__(self, destination: str, options: Sequence[str] = ()) -> None:
-        """options: of the ssh command, as in ("-p", "2222")."""
+        """options: options of the ssh command, as in ("-p", "2222")."""
         if not destination or destination.startswith("-") or any(char.isspace() for char in destination):
             raise UserError(
                 f"ssh:{destination} names no machine; write ssh:HOST or ssh:USER@HOST, as for the command ssh"
@@ -70,7 +70,7 @@ class Ssh:
 
     def forward(self, local_port: int, host: str, port: int) -> Sequence[str]:
         ways = ("-L", f"127.0.0.1:{local_port}:{host}:{port}", "-o", "ExitOnForwardFailure=yes")
-        # Not -N: the other side reads our standard input, so ssh ends with us, however we end.
+        # A remote `cat` instead of -N: it reads our stdin, so that ssh ends with this process, however that ends.
         return (*self._command, "-T", *ways, self.name, "echo open; exec cat >/dev/null")
 
 
@@ -78,12 +78,12 @@ Shell = Here | Ssh
 
 
 def path_there(path: str) -> str:
-    """The path as a word of a script; `~/` is the home of whoever runs it."""
+    """The path, quoted for a script; `~/` is the remote user's home."""
     return f'"$HOME"/{shlex.quote(path[2:])}' if path.startswith("~/") else shlex.quote(path)
 
 
 def _run(command: Sequence[str], script: str, *, where: str, timeout_s: float, failed: int | None = None) -> str:
-    """failed: exit code that says that the script was not run. None: there is none."""
+    """The script's output. failed: exit code that means that the script was not run. None: there is none."""
     try:
         ended = subprocess.run(command, input=script, capture_output=True, text=True, timeout=timeout_s, check=False)
     except subprocess.TimeoutExpired:

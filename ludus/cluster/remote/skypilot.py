@@ -1,9 +1,8 @@
-"""A server on a machine of a cloud, rented and given back by SkyPilot: its task file, and the commands `sky launch` and
-`sky down`.
+"""Launches a server on a cloud machine that SkyPilot rents and returns: its task file, `sky launch` and `sky down`.
 
 Knows: SkyPilot's task file and commands.  Knows not: clouds, HTTP.
-Rules: SkyPilot writes how the machine is reached into the configuration of ssh, under the cluster's name. Its own job
-is the server, so that the machine counts as idle, and is given back, once the server has ended, whoever ended it.
+Rules: SkyPilot adds the machine to the configuration of ssh, under the cluster's name. The server is SkyPilot's job, so
+that the machine counts as idle, and is returned, when the server has ended for any reason.
 """
 
 from __future__ import annotations
@@ -26,7 +25,7 @@ from ludus.cluster.remote.shell import Ssh, UnreachableError, path_there
 from ludus.errors import BackendError, UserError
 from ludus.http.keys import new_key
 
-IDLE_MINUTES = 5  # from the server's end to the machine's; SkyPilot looks every minute
+IDLE_MINUTES = 5  # from the end of the server until the machine is returned; SkyPilot checks every minute
 SETUP = "pip install 'ludus[train]'"
 _OURS = ("name", "num_nodes", "run", "secrets")
 _LAST_CHARS = 4000
@@ -34,7 +33,8 @@ _STREAMS: dict[str, Any] = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PI
 
 
 class SkyTarget(FolderTarget):
-    """A server on the cluster of that name, which is rented for it, unless it is there: then it stays when we leave."""
+    """A server on the cluster of that name, which is rented for it. A cluster that exists already is kept
+    afterwards."""
 
     shown = SHOWN
 
@@ -43,8 +43,8 @@ class SkyTarget(FolderTarget):
         super().__init__(f"the cluster {cluster!r} of SkyPilot", shell, settings)
         self._cluster = cluster
         self._is_rented = False
-        """By us, for this server; else whoever rented it gives it back."""
-        task_file(settings)  # what is wrong with it is said now
+        """Whether the cluster was rented for this server; otherwise it is not returned here."""
+        task_file(settings)  # report errors in the settings now
 
     def __repr__(self) -> str:
         return f"SkyTarget({self._cluster!r}, {self._settings.folder!r})"
@@ -52,7 +52,7 @@ class SkyTarget(FolderTarget):
     def start(self) -> Started:
         try:
             running = self._join()
-        except UnreachableError:  # nobody has rented it yet, or it was given back
+        except UnreachableError:  # not rented yet, or returned
             running = None
             self._is_rented = True
         if running is not None:
@@ -61,12 +61,12 @@ class SkyTarget(FolderTarget):
         with tempfile.TemporaryDirectory(prefix="ludus-sky-") as folder:
             file = Path(folder) / "task.yaml"
             file.write_text(task_file(self._settings, is_rented=self._is_rented))
-            # The key goes through the environment: a command line is seen by all of this machine.
+            # The key is passed in the environment, as all users of this machine can see command lines.
             words = ("launch", "--yes", "--detach-run", "--cluster", self._cluster, "--secret", KEY_VARIABLE, str(file))
             try:
                 _sky(words, {KEY_VARIABLE: key}, timeout_s=self._settings.start_timeout_s)
             except BackendError:
-                self.stop()  # a machine that was rented for nothing, or what was begun on one that is another's
+                self.stop()  # returns a machine rented in vain, or ends what was started on an existing one
                 raise
         return Started(key, is_new=True)
 
@@ -78,9 +78,9 @@ class SkyTarget(FolderTarget):
 
 
 def task_file(settings: LaunchSettings, *, is_rented: bool = True) -> str:
-    """SkyPilot's YAML. Raises UserError for a part of it that is ours to write.
+    """SkyPilot's YAML. Raises UserError if the settings contain a part of it that Ludus writes.
 
-    is_rented: the machine is given back once it is idle. False: that is left as whoever rented it wants it.
+    is_rented: the machine is returned when it is idle. False: its existing setting for that is kept.
     """
     for name in _OURS:
         if name in settings.sky:
@@ -112,7 +112,7 @@ def _resources(settings: LaunchSettings) -> dict[str, Any]:
 
 
 def _run_script(settings: LaunchSettings) -> str:
-    """Becomes the server, in the files that tell of it."""
+    """The job's script: writes the files of the folder, then execs the server."""
     command = serve_command(settings)
     return (
         f"{prepared(settings)}cd -- {path_there(settings.folder)}\n"

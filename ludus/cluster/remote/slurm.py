@@ -1,10 +1,10 @@
-"""A server as a job of Slurm, submitted where its commands are: on this machine, or on a login node behind ssh.
+"""Launches a server as a Slurm job, submitted on this machine or on a login node reached by ssh.
 
 Knows: sbatch, squeue, scancel.  Knows not: HTTP.
-Rules: the folder is on a disk that the nodes share. The server listens on its node's addresses, because what connects
-to it comes from the machine that the job was submitted on; it wants its key of everybody.
+Rules: the folder is on a disk that the nodes share. The server listens on all addresses of its node, because
+connections come from the machine that submitted the job; every request needs its key.
 
-    FOLDER/launch.job      the number of its job
+    FOLDER/launch.job      the id of its job
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from ludus.cluster.remote.settings import LaunchSettings
 from ludus.cluster.remote.shell import LATER, Shell
 from ludus.errors import UserError
 
-STOP_S = 60.0  # Slurm itself kills what does not end within its KillWait, commonly 30 s
-WARNING_S = 120  # before the job's time is over its server is signalled, and saves what it has
+STOP_S = 60.0  # Slurm itself kills processes that do not end within its KillWait, commonly 30 s
+WARNING_S = 120  # how long before the job's time limit the server is signalled, to save its state
 _SHOWN = f"""
 ask() {{
     [ -f launch.job ] || {{ echo "NONE"; return; }}
@@ -48,7 +48,7 @@ rm -f launch.job
 
 
 class SlurmTarget(FolderTarget):
-    """A job, submitted behind `shell`."""
+    """A server as a job that is submitted through `shell`."""
 
     shown = _SHOWN
 
@@ -69,7 +69,7 @@ class SlurmTarget(FolderTarget):
 
 
 def _options(settings: LaunchSettings) -> list[str]:
-    """Of sbatch; the user's own come last, and win."""
+    """Options of sbatch; the user's come last, and override ours."""
     asked = settings.resources
     for name, value in (("cpus", asked.num_cpus), ("gpus", asked.gpus)):
         if value != int(value):
@@ -78,8 +78,8 @@ def _options(settings: LaunchSettings) -> list[str]:
         "--job-name=ludus-serve",
         "--nodes=1",
         "--ntasks=1",
-        "--export=ALL",  # `workdir` among it
-        # Started anew it would be somewhere else, and its client looks for it where it was.
+        "--export=ALL",  # includes `workdir`
+        # A requeued job may run on another node, where its client would not find it.
         "--no-requeue",
         f"--signal=B:TERM@{WARNING_S}",
         f"--cpus-per-task={int(asked.num_cpus)}",

@@ -1,6 +1,6 @@
-"""The launch target that is named by a word such as `ssh:gpu-box`.
+"""Finds the launch target of a name such as `ssh:gpu-box`.
 
-Knows: the names of launch targets, and which settings act where.  Knows not: how each starts a server.
+Knows: the names of launch targets, and the settings of each.  Knows not: how each starts a server.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ KNOWN = "local, ssh:HOST, slurm, slurm:LOGIN-HOST, ray, ray:http://HEAD:8265, ra
 
 
 def target_of(on: str, settings: LaunchSettings) -> LaunchTarget:
-    """The target. Raises UserError if there is none of that name, or if a setting cannot act there."""
+    """The launch target. Raises UserError for an unknown name, or a setting that the target does not support."""
     kind, _, rest = on.partition(":")
     if kind not in _TARGETS or (kind == "local" and rest) or (kind in ("ssh", "sky") and not rest):
         raise UserError(f"on={on!r} is no place to launch a server; there are {KNOWN}")
@@ -33,7 +33,7 @@ def target_of(on: str, settings: LaunchSettings) -> LaunchTarget:
 
 
 def _shell(rest: str, settings: LaunchSettings) -> Shell:
-    """A machine behind ssh; this one if none is named."""
+    """The shell of a machine reached by ssh; of this machine if none is named."""
     return Ssh(rest, settings.ssh_options) if rest else Here()
 
 

@@ -1,7 +1,7 @@
-"""A port of this machine that stays the same while the connection behind it comes and goes.
+"""Keeps a tunnel open from a fixed port of this machine, by restarting the command that forwards connections.
 
-Knows: a command that carries connections, when to start it again.  Knows not: what it carries, what runs there.
-Invariants: the command ends with us, however we end; while it cannot be started, the reason is known.
+Knows: a forwarding command, when to restart it.  Knows not: what is transferred, what runs there.
+Invariants: the command ends with this process, however that ends; while it cannot be started, the reason is known.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ from typing import IO
 logger = logging.getLogger(__name__)
 
 FIRST_WAIT_S, LONGEST_WAIT_S = 0.2, 15.0
-STABLE_S = 10.0  # a connection that held so long was one: the next is tried at once
+STABLE_S = 10.0  # after a connection that lasted this long, the next is tried at once
 OPEN_S = 60.0
 STOP_S = 5.0
 
 
 class Tunnel:
-    """Keeps `command` running from `open` to `close`. It says a line once it carries, and ends with its input."""
+    """Keeps `command` running from `open` to `close`. It must print a line when connected, and end with its stdin."""
 
     def __init__(self, command: Sequence[str]) -> None:
         self._command = tuple(command)
@@ -34,22 +34,22 @@ class Tunnel:
         self._is_closed = threading.Event()
         self._has_tried = threading.Event()
         self.why_closed: str | None = "it was not opened"
-        """Why nothing is carried now. None: it is."""
+        """Why the tunnel is not connected now. None: it is."""
         self.num_opened = 0
-        """How often the connection was made."""
+        """How often it was connected."""
         self._thread = threading.Thread(target=self._keep, name="ludus-tunnel", daemon=True)
 
     def __repr__(self) -> str:
         return f"Tunnel({'open' if self.why_closed is None else repr(self.why_closed)}, opened={self.num_opened})"
 
     def open(self) -> str | None:
-        """Return when the first try has ended: None, or why it failed. It is tried again all the same."""
+        """Wait for the first attempt. Returns why it failed, or None; in either case attempts continue."""
         self._thread.start()
         self._has_tried.wait(OPEN_S)
         return self.why_closed
 
     def close(self) -> None:
-        """Closing twice is allowed, and closing what was never opened."""
+        """Closing twice is allowed, as is closing a tunnel that was never opened."""
         with self._lock:
             self._is_closed.set()
             process = self._process
@@ -75,7 +75,7 @@ class Tunnel:
             self._is_closed.wait(wait_s)
 
     def _carry(self, errors: IO[bytes]) -> None:
-        """One connection, from its start to its end."""
+        """Run one connection from its start to its end."""
         with self._lock:
             if self._is_closed.is_set():
                 return
@@ -84,7 +84,7 @@ class Tunnel:
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=errors,
-                process_group=0,  # Ctrl-C at the terminal is ours to answer
+                process_group=0,  # Ctrl-C in the terminal goes to this process only
             )
             self._process = process
         assert process.stdin is not None and process.stdout is not None

@@ -1,4 +1,4 @@
-"""The names of `areal`: `ludus.compat.areal…` in the place of `areal…`, as its `names.toml` says."""
+"""The names of `areal`, importable as `ludus.compat.areal…` instead of `areal…`; `names.toml` lists them."""
 
 from ludus.compat.names import furnish as _furnish
 from ludus.compat.originals.extension import extension as _extension

@@ -1,8 +1,8 @@
-"""Workflows that ask the model by token ids: `arun_episode(engine, data)` plays an episode.
+"""Adapter of AReaL's rollout workflows, which ask the model by token ids: `arun_episode(engine, data)`.
 
 Knows: the record, what a workflow may return.  Knows not: groups, training.
-Invariant: whatever a workflow returns, its tokens, logprobs and versions are taken from the record; a token that
-nobody sampled cannot be trained.
+Invariant: whatever a workflow returns, tokens, logprobs and versions are taken from the record; only sampled tokens can
+be trained.
 """
 
 from __future__ import annotations
@@ -31,13 +31,13 @@ class RolloutWorkflowAdapter:
     workflow: Any
 
     async def setup(self) -> None:
-        """What a workflow needs was made with it."""
+        """Nothing to do: the workflow was made with everything it needs."""
 
     async def close(self) -> None:
-        """What it made is its own to close."""
+        """Nothing to do: a workflow closes what it opened itself."""
 
     async def play(self, data: Mapping[str, Any], context: EpisodeContext) -> object:
-        """What the workflow returned, as rewards of recorded turns."""
+        """Run the workflow; returns its result as rewards of recorded turns."""
         engine = EpisodeEngine(context)
         returned = await self.workflow.arun_episode(engine, Row(copy.deepcopy(dict(data))))
         return read_handback(returned, engine.session.snapshot())
@@ -64,9 +64,10 @@ def from_rollout_workflow(workflow: Any, kwargs: Mapping[str, Any], _: Settings 
 
 
 def read_handback(returned: object, record: SessionRecord) -> object:
-    """What `reward.read` reads. Rewards of rows are returns: each belongs to the turns that its row marks.
+    """The workflow's result in a form that `reward.read` accepts. The reward of a row is the return of all turns that
+    the row marks.
 
-    Raises UserError for rows that do not fit together, or that are not in the record.
+    Raises UserError for rows that are inconsistent, or not in the record.
     """
     if not isinstance(returned, Mapping) or not returned:
         return returned

@@ -1,4 +1,4 @@
-"""What the ready-made agents share: a calculator's functions, and whether a mathematical answer is right.
+"""Shared by the ready-made agents: a calculator's functions, and the reward of a mathematical answer.
 
 Knows: numbers, answers.  Knows not: SDKs, models.
 """
@@ -60,7 +60,7 @@ INSTRUCTIONS = (
 
 
 def sdk(module: str, package: str) -> Any:
-    """A module that an agent is written with. Raises UserError if it is not installed."""
+    """Import the SDK of an agent. Raises UserError if it is not installed."""
     try:
         return importlib.import_module(module)
     except ModuleNotFoundError as error:

@@ -1,6 +1,6 @@
-"""CAMEL's model over the client of a rollout workflow: `ChatAgent(model=AReaLOpenAICompatibleModel(…))`.
+"""A CAMEL model that uses the client of a rollout workflow: `ChatAgent(model=AReaLOpenAICompatibleModel(…))`.
 
-Knows: CAMEL, when a model of it is made.  Knows not: the record, training.
+Knows: CAMEL, imported when a model is made.  Knows not: the record, training.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from ludus.compat.areal.calculator import sdk
 from ludus.errors import UserError
 
 _PER_MESSAGE, _PER_REPLY = 3, 3
-"""Tokens that a chat template of OpenAI's puts around each message, and before an answer."""
+"""Tokens that OpenAI's chat templates add around each message, and before an answer."""
 
 
 def AReaLOpenAICompatibleModel(  # noqa: N802  # the name that its users know
@@ -28,10 +28,10 @@ def AReaLOpenAICompatibleModel(  # noqa: N802  # the name that its users know
     max_retries: int = 3,
     **options: Any,
 ) -> Any:
-    """A model of CAMEL's that asks `openai_client`, an `ArealOpenAI`; agents ask it with `astep`.
+    """A CAMEL model that asks `openai_client`, an `ArealOpenAI`. Agents must use `astep`.
 
-    tokenizer: counts what a conversation has, where no token_counter is given.
-    api_key, url: accepted; the client has its own.  options: accepted, as AReaL's are.
+    tokenizer: counts the tokens of a conversation if no token_counter is given.
+    api_key, url: ignored, as the client has its own.  options: ignored, as in AReaL.
     Raises UserError if CAMEL is not installed.
     """
     del options
@@ -95,7 +95,7 @@ def _counter() -> Any:
 
 
 def _texts(value: Any) -> list[str]:
-    """Of a field of a message. Raises UserError for a part that is no text."""
+    """The texts in a field of a message. Raises UserError for a part that is no text."""
     if not isinstance(value, list):
         return [str(value)]
     for part in value:

@@ -1,6 +1,6 @@
-"""What a workflow may ask about the episode it plays: which it is, where its numbers go, clients for other hosts.
+"""Gives a workflow access to its episode: its identity, the scope of its statistics, HTTP clients for other hosts.
 
-Knows: the episode that plays here.  Knows not: how it is played.
+Knows: the current episode.  Knows not: how it is played.
 Used as a module: `workflow_context.get()`, `await workflow_context.get_httpx_client()`.
 """
 
@@ -15,15 +15,15 @@ from ludus.errors import UserError
 
 @dataclass(frozen=True, slots=True)
 class WorkflowContext:
-    """Which episode is played."""
+    """Identifies the current episode."""
 
     is_eval: bool = False
     task_id: str | None = None
-    """The row. None: nothing is being played."""
+    """Identifies the row. None: there is no current episode."""
 
 
 def get() -> WorkflowContext:
-    """The episode that is played here; outside of one it is no evaluation, and no row."""
+    """The current episode; outside of one, a context without a row that is no evaluation."""
     context = current_episode()
     return WorkflowContext() if context is None else WorkflowContext(context.info.is_eval, context.info.task_id)
 
@@ -34,7 +34,7 @@ def stat_scope() -> str:
 
 
 async def get_httpx_client() -> Any:
-    """An `httpx.AsyncClient` for tools and rewards, which all episodes share; it is closed when the agents end."""
+    """An `httpx.AsyncClient` for tools and rewards, shared by all episodes, and closed when the agents end."""
     return await _playing("get_httpx_client").clients.httpx_client()
 
 

@@ -1,8 +1,8 @@
-"""AReaL's configuration classes, which its users extend as dataclasses; the one of a run is made of what they say.
+"""AReaL's configuration classes, which users extend as dataclasses, and their conversion to a configuration of Ludus.
 
-Knows: AReaL's fields and their defaults (fields.toml), which of them were given.  Knows not: what a key comes to.
-Invariants: a key is AReaL's, of the user's class, or of Ludus, in this order, and else an error; what was not given,
-and is as AReaL has it, says nothing about the run.
+Knows: AReaL's fields and their defaults (fields.toml), which of them were given.  Knows not: how keys are translated.
+Invariants: a key belongs to AReaL, the user's class, or Ludus, looked up in this order; any other is an error. Fields
+that were not given and have AReaL's default do not affect the run.
 """
 
 from __future__ import annotations
@@ -35,11 +35,11 @@ _FIELD = re.compile(r"(\w+)(?::(\w+))?(?:=('[^']*'|\S+))?")
 
 
 class Section:
-    """Keys of AReaL's configuration; knows which of them its maker gave."""
+    """A section of AReaL's configuration, which records the fields that were given."""
 
     _given: frozenset[str]
     _ours: Mapping[str, Any] = {}
-    """Of the whole configuration: keys of Ludus that it came with, nested."""
+    """Only on the whole configuration: keys of Ludus that were given with it, nested."""
 
     def __new__(cls, *values: Any, **named: Any) -> Self:
         self = super().__new__(cls)
@@ -49,10 +49,10 @@ class Section:
 
 
 class Generation(Section, GenerationHyperparameters):
-    """The run's own, as AReaL has it where nothing is given."""
+    """The run's sampling parameters, with AReaL's defaults."""
 
     def new(self, **kwargs: Any) -> Self:
-        """A copy with these fields instead; the others are as much given as they were."""
+        """A copy with these fields replaced; which other fields were given is unchanged."""
         changed = replace(self, **kwargs)
         changed.__dict__["_given"] = self._given.union(kwargs)
         return changed
@@ -66,7 +66,7 @@ def _classes() -> dict[str, type[Section]]:
     made: dict[str, type[Section]] = {}
     for title, fields in table.items():
         name, _, base = title.partition(" ")
-        # Agents are given the run's as it is, which can do what the one can that they make.
+        # Agents get the run's object itself, so it has the methods of GenerationHyperparameters.
         is_generation = name == GenerationHyperparameters.__name__
         parent: type[Section] = Generation if is_generation else made[base] if base else Section
         cls = dataclasses.make_dataclass(
@@ -101,14 +101,14 @@ def __getattr__(name: str) -> type[Section]:
 
 
 def read_experiment(cls: type[SectionT], data: Mapping[str, Any]) -> SectionT:
-    """The user's object of a configuration's values.
+    """An object of the user's class, made from a configuration's values.
 
-    Raises ConfigError for a key that is neither AReaL's nor the class's nor of Ludus, or a value that cannot be.
+    Raises ConfigError for a key of neither AReaL, the class nor Ludus, or an invalid value.
     """
     ours: dict[str, Any] = {}
     experiment = _read(cls, data, (), ours)
     experiment.__dict__["_ours"] = ours
-    config_of(experiment)  # what cannot be is said now, not once the data is loaded
+    config_of(experiment)  # raises for invalid values now, rather than after the data was loaded
     return experiment
 
 
@@ -136,15 +136,15 @@ def _alternatives(hint: Any) -> Iterator[type]:
 def config_of(experiment: Section, rows_given: Collection[str] = ("train_dataset", "valid_dataset")) -> Config:
     """The run's configuration.
 
-    rows_given: datasets that are passed in Python, whose own keys are what read them and say nothing here.
-    Raises ConfigError for a value that cannot be.
+    rows_given: datasets that are passed in Python, whose keys in the configuration are ignored.
+    Raises ConfigError for an invalid value.
     """
     imported = import_areal(_of_the_run(_stated(experiment), rows_given))
     return Config.of(merged(imported.config, experiment._ours))
 
 
 def tell(experiment: Section, rows_given: Collection[str]) -> None:
-    """Log once what becomes of the keys that are not taken as they are."""
+    """Log, once, the keys that are changed, left out or not needed."""
     entries = import_areal(_of_the_run(_stated(experiment), rows_given)).entries
     said = [_told(fate, [entry for entry in entries if entry.fate == fate]) for fate in ("left out", "changed")]
     said.append(_unneeded(entries))
@@ -157,7 +157,7 @@ def _told(fate: str, entries: Sequence[Entry]) -> str:
 
 
 def _unneeded(entries: Sequence[Entry]) -> str:
-    """Names, or `section.*` where all of a section are."""
+    """Names of keys that are not needed, or `section.*` if all keys of a section are not."""
     fates: dict[str, set[str]] = defaultdict(set)
     for entry in entries:
         fates[entry.name.partition(".")[0]].add(entry.fate)
@@ -168,7 +168,7 @@ def _unneeded(entries: Sequence[Entry]) -> str:
 
 
 def _of_the_run(data: Mapping[str, Any], rows_given: Collection[str]) -> dict[str, Any]:
-    """Without what a script reads itself."""
+    """The values without those that the script reads itself."""
     read_by_script = {"path", "split", "type", "max_length", "dataset_kwargs"}
     kept = dict(data)
     for name in rows_given:
@@ -178,7 +178,7 @@ def _of_the_run(data: Mapping[str, Any], rows_given: Collection[str]) -> dict[st
 
 
 def _stated(section: Section | GenerationHyperparameters) -> dict[str, Any]:
-    """AReaL's keys that were given, or are not as AReaL has them; nested."""
+    """AReaL's keys that were given or differ from AReaL's default; nested."""
     areals = next((cls for cls in type(section).__mro__ if cls in _CLASSES.values()), GenerationHyperparameters)
     given = section._given if isinstance(section, Section) else frozenset()
     stated: dict[str, Any] = {}

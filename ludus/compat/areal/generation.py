@@ -1,4 +1,4 @@
-"""What a rollout workflow asks of the model and what it gets: token ids in, token ids out, and how they were sampled.
+"""Requests of rollout workflows to the model, and its responses: token ids with logprobs and versions.
 
 Knows: token ids, sampling parameters.  Knows not: sessions, rewards.
 """
@@ -16,7 +16,7 @@ from ludus.errors import UserError
 from ludus.types import Sampling
 
 _CANNOT_ACT: dict[str, Any] = {"use_beam_search": False}
-"""What no engine here does, and the value that asks for nothing."""
+"""Parameters that no engine supports, with the value that means "off"."""
 _NOT_OPENAIS = {
     "min_new_tokens",
     "greedy",
@@ -28,7 +28,7 @@ _NOT_OPENAIS = {
     "use_beam_search",
     "max_tokens",
 }
-"""What a request of OpenAI's has no name for; max_tokens counts the prompt too, which it has none for either."""
+"""Parameters that requests to OpenAI's API lack; among them max_tokens, which here includes the prompt."""
 
 
 _ANSWER_TOKENS = {
@@ -36,24 +36,24 @@ _ANSWER_TOKENS = {
     "responses": "max_output_tokens",
     "openai-agents": "max_tokens",
 }
-"""By protocol, what the most tokens of an answer are called."""
+"""Name of the limit on an answer's tokens, by protocol."""
 
 
 @dataclass(kw_only=True)
 class GenerationHyperparameters(Hyperparameters):
-    """How an answer is sampled. None stands for what the run's `gconfig` says."""
+    """Sampling parameters. None: the value of the run's `gconfig`."""
 
     n_samples: int = 1
     max_tokens: int | None = None
-    """Prompt and answer together."""
+    """Limit on prompt and answer together."""
     stop: list[str] | None = None
     frequency_penalty: float | None = None
     ignore_eos: bool = False
     skip_special_tokens: bool = True
-    """Accepted, and changes no token: answers are token ids."""
+    """Accepted without effect, because answers are token ids."""
     use_beam_search: bool = False
     lora_name: str = ""
-    """Accepted: there is one adapter, the run's."""
+    """Accepted without effect, because there is only one adapter, the run's."""
 
     def new_with_stop_and_pad_token_ids(self, tokenizer: Any) -> GenerationHyperparameters:
         """A copy that also ends at the tokenizer's end-of-text and padding tokens."""
@@ -75,8 +75,8 @@ class GenerationHyperparameters(Hyperparameters):
     def to_openai_args_dict(
         self, exclude_args: Sequence[str] | None = None, api_format: str = "completions"
     ) -> dict[str, Any]:
-        """Arguments of a request in OpenAI's words; parameters that say nothing, and those that it has no name for,
-        are left to the run's `gconfig`.
+        """Arguments of a request to OpenAI's API. Parameters that are None, or that it lacks, are left out, so that the
+        run's `gconfig` applies.
 
         api_format: completions, responses, or openai-agents.  Raises UserError for another.
         """
@@ -88,7 +88,7 @@ class GenerationHyperparameters(Hyperparameters):
         return {names.get(name, name): value for name, value in values.items() if value is not None}
 
     def sampling(self, base: Sampling, *, num_prompt_tokens: int) -> Sampling:
-        """In the engine's words, `base` where these parameters do not say. Raises UserError for what cannot act."""
+        """The engine's sampling parameters; None is taken from `base`. Raises UserError for unsupported values."""
         if self.n_samples != 1:
             raise UserError(f"gconfig.n_samples={self.n_samples}: one call gives one answer; await several calls")
         for name, nothing in _CANNOT_ACT.items():
@@ -104,7 +104,7 @@ class GenerationHyperparameters(Hyperparameters):
         )
 
     def _room(self, num_prompt_tokens: int) -> int | None:
-        """Tokens of an answer within max_tokens. None: it says nothing."""
+        """Tokens that max_tokens leaves for the answer. None: there is no max_tokens."""
         if self.max_tokens is None:
             return None
         room = self.max_tokens - num_prompt_tokens
@@ -118,20 +118,20 @@ class GenerationHyperparameters(Hyperparameters):
 
 @dataclass
 class ModelRequest:
-    """One call of the model."""
+    """A request to the model."""
 
     rid: str = field(default_factory=lambda: uuid.uuid4().hex)
-    """The caller's own name for it; sessions stay at one engine anyway."""
+    """The caller's id of it. Not used for routing, as sessions stay at one engine anyway."""
     input_ids: Sequence[int] = field(default_factory=list)
     gconfig: Any = None
-    """`GenerationHyperparameters`, or what its `of` reads. None: the run's."""
+    """`GenerationHyperparameters`, or anything that its `of` accepts. None: the run's."""
     metadata: dict[str, Any] = field(default_factory=dict)
-    """Read by nobody."""
+    """Accepted without effect."""
     tokenizer: Any = None
-    """Accepted; the engine has its own."""
+    """Accepted without effect, because the engine has its own."""
     image_data: Sequence[Any] | None = None
     processor: Any = None
-    """Accepted; there are no pictures to process."""
+    """Accepted without effect, because images are not supported."""
     vision_msg_vllm: Sequence[Any] | None = None
 
     def copy(self) -> ModelRequest:
@@ -140,29 +140,29 @@ class ModelRequest:
 
 @dataclass
 class ModelResponse:
-    """One answer, token by token."""
+    """An answer of the model."""
 
     input_tokens: list[int] = field(default_factory=list)
     output_tokens: list[int] = field(default_factory=list)
     output_logprobs: list[float] = field(default_factory=list)
-    """Of the distribution that was sampled from."""
+    """Logprobs under the distribution that was sampled from."""
     output_versions: list[int] = field(default_factory=list)
-    """Of the weights that sampled each token."""
+    """Versions of the weights that sampled each token."""
     stop_reason: Literal["stop", "length", "abort"] = "stop"
     tokenizer: Any = None
-    """The request's."""
+    """The tokenizer of the request."""
     input_images: Sequence[Any] = ()
     processor: Any = None
     latency: float = 0.0
     """Seconds."""
     ttft: float = math.inf
-    """Seconds until the first token, which are not measured here."""
+    """Seconds until the first token; not measured here."""
     itl: list[float] = field(default_factory=list)
-    """Seconds between tokens; likewise."""
+    """Seconds between tokens; not measured here."""
     routed_experts: Any = None
-    """None: experts are chosen again when a token is trained."""
+    """Always None: the trainer routes tokens to experts itself."""
     completion_id: str = ""
-    """Names the answer, as the keys of a mapping of rewards do."""
+    """Id of the answer, as in the keys of a mapping of rewards."""
     stop_ids: frozenset[int] = frozenset()
     """Ids that end an answer of this model, or of this request."""
 
@@ -176,11 +176,11 @@ class ModelResponse:
 
     @property
     def end_with_stop(self) -> bool:
-        """The last token is one that ends answers."""
+        """Whether the last token is a stop token."""
         return bool(self.output_tokens) and self.output_tokens[-1] in self.stop_ids
 
     @property
     def output_tokens_without_stop(self) -> list[int]:
-        """Without the token that ended the answer, if one did: a stop string or a limit leaves none behind."""
+        """The tokens without the stop token, if there is one: answers ended by a stop string or a limit have none."""
         ended = self.stop_reason == "stop" and self.end_with_stop
         return self.output_tokens[:-1] if ended else list(self.output_tokens)

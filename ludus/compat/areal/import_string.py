@@ -1,4 +1,4 @@
-"""Objects by their import strings, as AReaL's scripts name them.
+"""Imports objects by import strings, as AReaL's scripts do.
 
 Knows: import strings.  Knows not: what they name.
 """
@@ -12,8 +12,8 @@ from ludus.settings import import_object
 
 
 def import_from_string(module_path: str) -> Any:
-    """The object of 'pkg.mod.Name'; one of AReaL's own is the one that is here.
+    """The object of 'pkg.mod.Name'; for AReaL's own names, Ludus's counterpart.
 
-    Raises UserError that says which part of it could not be found.
+    Raises UserError, which says which part could not be found.
     """
     return import_object(here(module_path))

@@ -1,7 +1,7 @@
-"""AReaL's YAML becomes a configuration of Ludus, and a report of every key of it.
+"""Converts AReaL's YAML to a configuration of Ludus, with a report on every key.
 
-Knows: values that a file leaves open, keys that had another name before.  Knows not: files, what a key comes to.
-Invariants: every key that is set is in the report; what is written loads, as `ludus train` would load it.
+Knows: unresolved values, former names of keys.  Knows not: files, how keys are translated.
+Invariants: every key that is set is in the report; the result can be loaded by `ludus train`.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ from ludus.compat.keys import Meaning, meaning_of, nested
 from ludus.errors import ConfigError
 
 _AGENT, _AGENT_BEFORE = "rollout.agent.", "rollout.openai."
-"""Settings of agents had another name before."""
+"""Prefix of the agents' settings, and its former name."""
 
 
 @dataclass(frozen=True, slots=True)
 class Imported:
-    """A configuration as the mapping that is written, and what became of each key."""
+    """A configuration, as a mapping to be written, and the report on each key."""
 
     config: Mapping[str, Any]
     entries: tuple[Entry, ...]
@@ -36,9 +36,9 @@ class Imported:
 
 
 def import_areal(data: Mapping[str, Any]) -> Imported:
-    """AReaL's configuration, its references resolved, as one of Ludus.
+    """Convert AReaL's configuration, with references already resolved.
 
-    Raises ConfigError if a value that would be taken is none that Ludus accepts.
+    Raises ConfigError if Ludus does not accept a converted value.
     """
     found = {name.replace(_AGENT_BEFORE, _AGENT, 1): (name, value) for name, value in leaves(data).items()}
     given = {key: value for key, (_, value) in found.items() if value is not None and not _is_open(value)}

@@ -1,6 +1,6 @@
-"""What becomes of each key of AReaL's configuration: rules for those that depend on others, and the table of the rest.
+"""Translates the keys of AReaL's configuration: rules for keys that depend on others, and a table for the rest.
 
-Knows: AReaL's keys and defaults, and Ludus's keys.  Knows not: files, reports, which names stood for a key before.
+Knows: AReaL's keys and defaults, and Ludus's keys.  Knows not: files, reports, former names of keys.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ from ludus.settings import import_object
 
 _FILES = (".jsonl", ".json", ".csv", ".parquet")
 _NO_LIMIT = 10**6
-"""AReaL's top_k of 1e8, and whatever else is larger than a vocabulary, keeps all of it."""
+"""Values of top_k above this, such as AReaL's default of 1e8, keep the whole vocabulary."""
 _MINIBATCHES = 4
-"""AReaL's default, where Ludus takes one."""
+"""AReaL's default; Ludus's is 1."""
 
 
 # ---- the run and its agents
@@ -54,7 +54,7 @@ def _rows(key: str, value: Any, _given: Given) -> Meaning:
 
 
 def _adapter(_value: Any, given: Given) -> Meaning:
-    """`use_lora` and what says how; AReaL's defaults, where they are not set."""
+    """`use_lora` and its options, with AReaL's defaults for those that are not set."""
     ours = {"rank": given.get("actor.lora_rank") or 32, "alpha": given.get("actor.lora_alpha") or 16}
     modules = list(given.get("actor.target_modules") or ["all-linear"])
     ours |= {} if modules == ["all-linear"] else {"target_modules": modules}
@@ -87,7 +87,7 @@ def _warmup(ours: str, value: Any, given: Given) -> Meaning:
 
 
 def _ratios(given: Given) -> tuple[str, str]:
-    """What corrects for the age of tokens, and why."""
+    """The off-policy correction, and a note that explains it."""
     if given.get("actor.use_decoupled_loss"):
         return "truncate", "ratios are to the policy before the batch, whose weight to the sampler is capped"
     if given.get("actor.recompute_logprob"):
@@ -96,7 +96,7 @@ def _ratios(given: Given) -> tuple[str, str]:
 
 
 def defaults(given: Given) -> dict[str, Any]:
-    """Keys of Ludus that state what AReaL does where nothing is given."""
+    """Keys of Ludus for AReaL's behaviour by default."""
     if not any(key.startswith("actor.") for key in given):
         return {}
     kind, _ = _ratios(given)
@@ -105,12 +105,12 @@ def defaults(given: Given) -> dict[str, Any]:
 
 
 def _has_critic(given: Given) -> bool:
-    """The section is there: AReaL's trainer then has a critic, and its rewards are not compared in groups."""
+    """Whether the section is present: AReaL's trainer then uses a critic instead of group baselines."""
     return any(key.startswith("critic.") for key in given)
 
 
 def _gae(given: Given) -> dict[str, Any]:
-    """Advantages from a critic's values; AReaL discounts from one trained token to the next, of whichever turn."""
+    """Settings for advantages from a critic; AReaL discounts per trained token, across turns."""
     discount = given.get("actor.discount", 1.0)
     ours = {
         "algorithm.advantage.kind": "gae",
@@ -151,7 +151,7 @@ def _clips(given: Given) -> bool:
         return False
     if _ratios(given)[0] == "bypass" or given.get("actor.ppo_n_minibatches", _MINIBATCHES) != 1:
         return True
-    # between the sampler's and the one that is trained: not 1 in the first step either
+    # an interpolation of sampled and trained logprobs, so that ratios are not 1 even in the first step
     return bool(given.get("actor.use_decoupled_loss")) and given.get("actor.prox_logp_method") == "loglinear"
 
 
@@ -161,7 +161,7 @@ def _clip(value: Any, given: Given) -> Meaning:
 
 
 def _upper(cap: Rule, value: Any, given: Given) -> Meaning:
-    """The bound beyond which tokens are left out, or which their weight is cut to."""
+    """The bound above which tokens are left out, or to which their weight is clipped."""
     if given.get("actor.rejection_sampling.action") != "mask":
         return cap(value, given)
     bounds = {"kind": "mask", "low": given.get("actor.rejection_sampling.lower", 0.0), "high": value}
@@ -172,7 +172,7 @@ _OF_TEACHER = ("teacher.path", "teacher.train.path", "teacher.rl_loss_weight", "
 
 
 def _teacher(_value: Any, given: Given) -> Meaning:
-    """What a teacher's part of the loss comes to, beside the task's; AReaL's defaults where they are not given."""
+    """The teacher's term of the loss, in addition to the task's, with AReaL's defaults."""
     path = given.get("teacher.path") or given.get("teacher.train.path")
     if not path:
         return Meaning("not needed", "there is no teacher")
@@ -214,7 +214,7 @@ def _is_scaled(given: Given) -> bool:
 
 
 NORMS = "actor.*_norm*"
-"""Keys where null is a value: nothing is normalised. Elsewhere it says that a key is not set."""
+"""Keys for which null is a value (no normalisation). For other keys it means that the key is not set."""
 _TURNS = "rollout.agent.turn_discount"
 _ONCE = "advantages are not normalised once more over the batch"
 _OVER_BATCH = "advantages of a critic are normalised over the batch, mean_level and std_level, or not at all"
@@ -234,7 +234,7 @@ _ADAPTER = ("actor.use_lora", "actor.lora_rank", "actor.lora_alpha", "actor.targ
 
 
 def _trackers(_value: Any, given: Given) -> Meaning:
-    """Each that is not disabled; TensorBoard is asked for by its folder."""
+    """The trackers that are not disabled; TensorBoard is enabled by its folder."""
     modes = {name: given.get(f"{_STATS}{name}.mode") or "disabled" for name in ("wandb", "trackio")}
     names = [name for name, mode in modes.items() if mode != "disabled"]
     ours: dict[str, Any] = {"trackers.wandb.mode": modes["wandb"]} if modes["wandb"] in ("online", "offline") else {}
@@ -285,6 +285,6 @@ KEYS: Table = keys_beside(
         ),
     },
 )
-"""By AReaL's key what it comes to."""
+"""The translation of each key of AReaL."""
 SECTIONS = frozenset(name.partition(".")[0] for name in KEYS if not name.startswith("*"))
-"""Of AReaL's own configuration; its users add others for their agents."""
+"""Sections of AReaL's own configuration; users may add others for their agents."""

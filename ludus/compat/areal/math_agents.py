@@ -1,7 +1,7 @@
-"""Ready-made agents for rows with `messages` and `answer`, each on an SDK of its own: OpenAI, OpenAI Agents,
-Anthropic, Claude Agent, LangChain.
+"""Ready-made agents for rows with `messages` and `answer`, one for each SDK: OpenAI, OpenAI Agents, Anthropic, Claude
+Agent, LangChain.
 
-Knows: these SDKs, when an agent of theirs is made.  Knows not: the record, training.
+Knows: these SDKs, imported when an agent is made.  Knows not: the record, training.
 """
 
 from __future__ import annotations
@@ -18,7 +18,8 @@ RETRY_PROMPT = "That answer is wrong, or could not be read. Look for the mistake
 
 
 class _Scored:
-    """An agent whose answers math-verify compares; `options` go with every request, but for `_not_sent`."""
+    """Base of agents whose answers are compared by math-verify. `options`, except `_not_sent`, are sent with every
+    request."""
 
     _not_sent: tuple[str, ...] = ("max_tokens", "max_turns")
 
@@ -31,7 +32,7 @@ class _Scored:
 
 
 def _access(extra_kwargs: Mapping[str, Any], vendor: str = "OPENAI") -> dict[str, Any]:
-    """Where the model is: what an agent is given, or its environment."""
+    """Address and key of the model, from the agent's arguments or the environment."""
     return {
         "base_url": extra_kwargs.get("base_url") or os.getenv(f"{vendor}_BASE_URL"),
         "api_key": extra_kwargs.get("api_key") or os.getenv(f"{vendor}_API_KEY"),
@@ -53,7 +54,7 @@ class OpenAIMathAgent(_Scored):
 
 
 class OpenAIMultiTurnMathAgent(_Scored):
-    """Tries until an answer is right, `max_turns` times at most; each try has a reward of its own."""
+    """Tries until an answer is right, at most `max_turns` times; each try has its own reward."""
 
     def __init__(self, max_turns: int = 8, **options: Any) -> None:
         super().__init__(**options)
@@ -73,12 +74,12 @@ class OpenAIMultiTurnMathAgent(_Scored):
 
 
 class OpenAIMathToolAgent(_Scored):
-    """Calls a calculator, by OpenAI's agents SDK."""
+    """Uses a calculator tool, with OpenAI's agents SDK."""
 
     async def run(self, data: Mapping[str, Any], **extra_kwargs: Any) -> float:
         agents = sdk("agents", "openai-agents")
         options = dict(self.kwargs)
-        if "max_completion_tokens" in options:  # the SDK's name for it
+        if "max_completion_tokens" in options:  # renamed to the SDK's name
             options["max_tokens"] = options.pop("max_completion_tokens")
         config = agents.RunConfig(
             model_provider=agents.OpenAIProvider(openai_client=_openai(extra_kwargs), use_responses=False),
@@ -93,7 +94,7 @@ class OpenAIMathToolAgent(_Scored):
 
 
 def build_math_agent() -> Any:
-    """An agent of OpenAI's SDK that hands over to others: one analyses, one solves, one improves, one checks."""
+    """An agent of OpenAI's agents SDK with handoffs to others, which analyse, solve, refine and verify."""
     agents = sdk("agents", "openai-agents")
     preface = sdk("agents.extensions.handoff_prompt", "openai-agents").RECOMMENDED_PROMPT_PREFIX
     parts = {
@@ -136,7 +137,7 @@ class AnthropicMathAgent(_Scored):
 
 
 class ClaudeMathToolAgent(_Scored):
-    """Calls a calculator, by Claude's agent SDK, whose program asks the model over HTTP."""
+    """Uses a calculator tool, with Claude's agent SDK, whose own program asks the model over HTTP."""
 
     SYSTEM_PROMPT = INSTRUCTIONS
 
@@ -183,7 +184,7 @@ def _claude_tool(claude: Any, function: Any) -> Any:
 
 
 class LangChainMathAgent(_Scored):
-    """Asks once, by LangChain's model of OpenAI's protocol."""
+    """Asks once, with LangChain's `ChatOpenAI`."""
 
     _not_sent = ("max_tokens", "max_turns")
 
@@ -204,7 +205,7 @@ class LangChainMathAgent(_Scored):
 
 
 class LangChainMathToolAgent(LangChainMathAgent):
-    """Calls a calculator, by LangChain's agents."""
+    """Uses a calculator tool, with LangChain's agents."""
 
     async def run(self, data: Mapping[str, Any], **extra_kwargs: Any) -> float:
         tool = sdk("langchain_core.tools", "langchain-core").tool

@@ -1,4 +1,4 @@
-"""math-verify by the name that users of the workflow family call it.
+"""math-verify under AReaL's name.
 
 Knows: one answer and its solution.  Knows not: processes.
 """
@@ -16,16 +16,16 @@ class MathVerifyWorker:
     def __init__(
         self, try_extract_without_anchor: bool = True, precision: int = 6, timeout: float | None = TIMEOUT_S
     ) -> None:
-        """timeout: seconds until a comparison is ended and counts as wrong. None: as without the argument."""
+        """timeout: seconds after which a comparison is aborted and counts as wrong. None: the default."""
         del try_extract_without_anchor, precision
         self.timeout = TIMEOUT_S if timeout is None else timeout
 
     def verify(self, response: str, ground_truth: str) -> float:
-        """1.0 if the response holds the solution's value, else 0.0. It blocks: call it in a reward function."""
+        """1.0 if the response contains the solution's value, else 0.0. Blocks, so call it in a reward function."""
         (score,) = math_verify_call([response], [ground_truth], timeout=self.timeout)
         return score
 
 
 def get_math_verify_worker() -> MathVerifyWorker:
-    """The one to use."""
+    """A worker; all of them share the same processes."""
     return MathVerifyWorker()

@@ -1,4 +1,4 @@
-"""An OpenAI client inside a rollout workflow, with rewards and what was recorded: `ArealOpenAI(engine)`.
+"""An OpenAI client for rollout workflows, with rewards and the recorded interactions: `ArealOpenAI(engine)`.
 
 Knows: the episode's engine, OpenAI's SDK, rewards by turn.  Knows not: tokens, training.
 """
@@ -23,26 +23,26 @@ from ludus.types import SessionRecord
 @with_members("areal", "experimental.openai.types.InteractionWithTokenLogpReward")
 @dataclass(frozen=True, slots=True)
 class ExportedInteraction(Interaction):
-    """A model call that is returned for training, with those before it that come along."""
+    """A model call that is returned for training, with earlier calls that are trained along with it."""
 
     path: tuple[Interaction, ...] = ()
     """Calls that are trained: this one, and with style `concat` all on its path from the first."""
     is_discounted: bool = False
-    """The rewards are returns."""
+    """Whether the rewards are already returns."""
 
     @property
     def interaction_id(self) -> str:
-        """The completion's."""
+        """Id of the completion."""
         return self.turn.id
 
     @property
     def messages(self) -> list[dict[str, Any]]:
-        """What was asked, in OpenAI's words."""
+        """The messages of the request, in OpenAI's format."""
         return [message_json(message) for message in self.turn.messages]
 
     @property
     def output_message_list(self) -> list[dict[str, Any]]:
-        """What was answered."""
+        """The messages of the answer."""
         return [message_json(self.turn.reply)]
 
 
@@ -56,12 +56,12 @@ def ArealOpenAI(  # noqa: N802  # the name that its users know
     lora_name: str | None = None,
     **options: Any,
 ) -> Any:
-    """An `openai.AsyncOpenAI` whose calls are this episode's, with `set_reward(completion_id, reward)`,
-    `set_last_reward(reward)`, `apply_reward_discount(turn_discount)`, `get_interaction(completion_id)` and
-    `export_interactions(style)`; `engine` is its engine, and calls need no `model`.
+    """An `openai.AsyncOpenAI` whose calls belong to this episode, with the additional methods
+    `set_reward(completion_id, reward)`, `set_last_reward(reward)`, `apply_reward_discount(turn_discount)`,
+    `get_interaction(completion_id)` and `export_interactions(style)`. engine: the episode's. Calls need no `model`.
 
-    tokenizer, tool_call_parser, reasoning_parser, chat_template_type, lora_name: accepted; the run's model and its
-    configuration decide, and continuations are exact in any case.  options: other arguments of the client.
+    tokenizer, tool_call_parser, reasoning_parser, chat_template_type, lora_name: accepted without effect; the run's
+    model and configuration apply, and continuations are always token-exact.  options: other arguments of the client.
     Raises UserError if the SDK is not installed.
     """
     del tokenizer, tool_call_parser, reasoning_parser, chat_template_type, lora_name
@@ -81,7 +81,7 @@ def ArealOpenAI(  # noqa: N802  # the name that its users know
     for name in ("set_reward", "set_last_reward", "apply_reward_discount", "get_interaction"):
         setattr(client, name, getattr(rewards, name))
     client.engine = engine
-    for resource in (client.chat.completions, client.responses):  # there is one model, which need not be named
+    for resource in (client.chat.completions, client.responses):  # fill in `model`, as there is only one
         resource.create = partial(resource.create, model="default")
     client.export_interactions = partial(export_interactions, rewards)
     return client
@@ -90,9 +90,9 @@ def ArealOpenAI(  # noqa: N802  # the name that its users know
 def export_interactions(
     rewards: SessionRewards, style: Style = "individual", reward_discount: float | None = None
 ) -> dict[str, ExportedInteraction]:
-    """The calls to train, by completion id: each one, or with `concat` those that no other goes on from.
+    """The calls to train, by completion id: all of them, or with `concat` only those that no other call continues.
 
-    With `concat` the calls before them come along, each with its own reward.  reward_discount: applied first.
+    With `concat` the earlier calls are part of these, each with its own reward.  reward_discount: applied first.
     """
     if reward_discount is not None:
         rewards.apply_reward_discount(reward_discount)
@@ -129,7 +129,7 @@ def claim_interactions(record: SessionRecord, interactions: Sequence[ExportedInt
 
 
 def _path(record: SessionRecord, turn_id: str) -> tuple[Any, ...]:
-    """The turns from the first to this one, whose tokens extend one another."""
+    """The turns from the first to this one, each of which extends the tokens of the one before."""
     by_id = {turn.id: turn for turn in record.turns}
     path = [by_id[turn_id]]
     while (prefix := path[0].prefix) is not None:

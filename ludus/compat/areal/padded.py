@@ -1,6 +1,6 @@
-"""Rows of tokens in arrays of different width, joined into one.
+"""Joins rows of tokens in arrays of different widths.
 
-Knows: torch, where arrays of it are given.  Knows not: what the rows are.
+Knows: torch, if its tensors are given.  Knows not: what the rows are.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from ludus.errors import UserError
 
 
 def concat_padded_tensors(tensor_dicts: Sequence[Mapping[str, Any]], pad_value: float = 0.0) -> dict[str, Any]:
-    """The rows of all dictionaries, in order, padded on the right to the longest; `attention_mask` with 0.
+    """The rows of all dictionaries, in order, right-padded to the longest; `attention_mask` is padded with 0.
 
     Tensors of shape (rows, tokens) are padded, those of shape (rows,) joined.
     Raises UserError if there are none, or if they do not have the same names.

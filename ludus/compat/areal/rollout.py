@@ -1,4 +1,4 @@
-"""What a rollout workflow is, the engine that it is given, and the arrays of tokens that it returns.
+"""The interface of rollout workflows: the base classes, the engine that they are given, the arrays that they return.
 
 Knows: sessions, token ids, arrays of any library.  Knows not: rewards of turns, groups, training.
 """
@@ -28,7 +28,7 @@ class AgentWorkflow(ABC):
 
     @abstractmethod
     async def run(self, data: dict[str, Any], **extra_kwargs: Any) -> Any:
-        """What the episode of this row is worth."""
+        """Play an episode of the row; returns its reward."""
 
 
 class RolloutWorkflow(ABC):
@@ -44,15 +44,15 @@ class RolloutWorkflow(ABC):
 
 @dataclass(frozen=True, slots=True)
 class EngineConfig:
-    """What of an engine's configuration workflows read."""
+    """The part of an engine's configuration that workflows read."""
 
     request_timeout: float | None
-    """Seconds until the episode is over. None: it has no deadline."""
+    """Seconds until the deadline of the episode. None: it has none."""
 
 
 @with_members("areal", "api.engine_api.InferenceEngine")
 class EpisodeEngine:
-    """The model, for one episode."""
+    """Access to the model for one episode."""
 
     def __init__(self, context: EpisodeContext) -> None:
         if context.session is None:
@@ -69,13 +69,13 @@ class EpisodeEngine:
         return EngineConfig(None if deadline_at is None else max(0.0, deadline_at - time.monotonic()))
 
     def get_version(self) -> int:
-        """Of the weights that would answer now."""
+        """Version of the current weights."""
         return self.session.version
 
     async def agenerate(self, req: ModelRequest) -> ModelResponse:
-        """One answer, on the weights of the moment; weights may change in its middle, and each token names its own.
+        """Sample an answer with the current weights, which may change during it; each token has its own version.
 
-        Raises UserError for what cannot act, AgentError where a limit or the context ends it.
+        Raises UserError for unsupported parameters, AgentError if a limit or the context is exhausted.
         """
         for name, pictures in (("image_data", req.image_data), ("vision_msg_vllm", req.vision_msg_vllm)):
             if pictures:
@@ -87,8 +87,8 @@ class EpisodeEngine:
     async def achat(
         self, messages: Sequence[Mapping[str, str] | Message], gconfig: Any = None, **template_kwargs: Any
     ) -> ModelResponse:
-        """The answer to a conversation in the model's own template; one that goes on from an earlier answer has exactly
-        its tokens before it. messages: role and content. Raises as `agenerate`.
+        """The answer to a conversation, rendered with the model's template. If it continues an earlier answer, the
+        prompt contains exactly that answer's tokens. messages: role and content. Raises as `agenerate`.
         """
         read = tuple(
             item if isinstance(item, Message) else Message(item["role"], item["content"])  # type: ignore[arg-type]
@@ -98,7 +98,7 @@ class EpisodeEngine:
         return await self._ask(request, gconfig, self.session.count_prompt_tokens(request))
 
     def decode(self, token_ids: Sequence[int], *, skip_special: bool = False) -> str:
-        """The text of token ids, by the run's tokenizer."""
+        """Decode token ids with the run's tokenizer."""
         return self.session.text.tokenizer.decode(token_ids, skip_special=skip_special)
 
     async def _ask(self, request: ChatRequest, gconfig: Any, num_prompt_tokens: int) -> ModelResponse:
@@ -160,5 +160,5 @@ def _nested(array: Any, name: str) -> list[list[Any]]:
 
 
 def _one(reward: Any) -> Any:
-    """A reward of shape (1,) as the number in it."""
+    """The number in a reward of shape (1,)."""
     return reward[0] if isinstance(reward, Sequence) and len(reward) == 1 else reward

@@ -1,6 +1,6 @@
-"""The rows that AReaL's scripts ask for by the data set's name: `get_custom_dataset(split, config.train_dataset)`.
+"""Loads rows by a data set's name, as AReaL's scripts do: `get_custom_dataset(split, config.train_dataset)`.
 
-Knows: files, folders with a file for each split, what GSM8K's rows become.  Knows not: who plays them.
+Knows: files, folders with a file for each split, the conversion of GSM8K.  Knows not: agents.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from ludus.api.rows import read_file
 from ludus.errors import UserError
 
 VALID_DATASETS = ("gsm8k",)
-"""Those whose columns are changed; of others the rows are what they are."""
+"""Data sets whose columns are converted; the rows of others are unchanged."""
 _SUFFIXES = (".parquet", ".jsonl", ".json", ".csv")
 _PICTURES = ("clevr_count_70k", "geometry3k", "virl39k")
 _TRAINED_ELSEWHERE = {
@@ -32,12 +32,12 @@ def get_custom_dataset(
     processor: Any = None,  # noqa: ARG001  AReaL's signature
     **own: Any,
 ) -> Any:
-    """Rows of `dataset_config.path`: a file, a folder with a file for each split, or a name of the Hugging Face Hub.
+    """Rows of `dataset_config.path`: a file, a folder with a file for each split, or a name on the Hugging Face Hub.
 
-    GSM8K's become `messages` and `answer`.  dataset_config: its `path`, `type` (rl) and `max_length` are read, or
-    arguments of these names.  tokenizer: counts what `max_length` bounds.  processor: read by nobody.
-    Returns a `datasets.Dataset` where that is installed, else a list.
-    Raises UserError for rows with pictures, another type, or a path where nothing is.
+    GSM8K's are converted to `messages` and `answer`.  dataset_config: its `path`, `type` (rl) and `max_length` are
+    read, or arguments of these names.  tokenizer: counts tokens for `max_length`.  processor: ignored.
+    Returns a `datasets.Dataset` if that is installed, else a list.
+    Raises UserError for rows with images, another type, or a path that does not exist.
     """
     given = {name: getattr(dataset_config, name, None) for name in ("path", "type", "max_length")} | own
     path, kind = str(given["path"]), given["type"] or "rl"
@@ -84,7 +84,8 @@ def _read(name: str, split: str | None) -> Sequence[Mapping[str, Any]]:
 
 
 def _files(folder: Path, split: str | None) -> Iterator[Path]:
-    """Of one split, in their order; of all where none is asked for. As the Hub has them: here, in `main` or `data`."""
+    """Files of a split (None: of all), in order, in the layouts of the Hub: in the folder itself, in `main` or
+    `data`."""
     for place in (folder, folder / "main", folder / "data"):
         if place.is_dir():
             yield from sorted(
@@ -93,7 +94,7 @@ def _files(folder: Path, split: str | None) -> Iterator[Path]:
 
 
 def _from_disk(folder: Path, split: str | None) -> Any:
-    """What `save_to_disk` has written."""
+    """A data set written by `save_to_disk`."""
     if not any((folder / name).is_file() for name in ("dataset_dict.json", "state.json")):
         wanted = f"{split}.jsonl" if split else "a file of rows"
         raise UserError(f"{str(folder)!r} has no {wanted}; allowed: {', '.join(_SUFFIXES)}, or a saved data set")

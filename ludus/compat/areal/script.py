@@ -1,4 +1,4 @@
-"""What a training script of AReaL calls: `load_expr_config`, and `PPOTrainer` as a context manager.
+"""The entry points of AReaL's training scripts: `load_expr_config`, and `PPOTrainer` as a context manager.
 
 Knows: command lines.  Knows not: how anything is trained.
 """
@@ -27,13 +27,12 @@ logger = logging.getLogger(__name__)
 
 @with_members("areal", "trainer.rl_trainer.PPOTrainer")
 class PPOTrainer(Trainer):
-    """`ludus.Trainer` with AReaL's configurations and the arguments in AReaL's order; it needs no closing, for scripts
-    that close it."""
+    """`ludus.Trainer` with AReaL's configurations and order of arguments. It may be closed, but need not be."""
 
     def __init__(self, config: Any, train_dataset: object = None, valid_dataset: object = None) -> None:
-        """config: an object of a class of AReaL's, or of the user's that extends one; or Ludus's own.
+        """config: an object of one of AReaL's classes or a subclass of one, or a configuration of Ludus.
 
-        Raises ConfigError for a value that cannot be.
+        Raises ConfigError for an invalid value.
         """
         self._resume = False
         if isinstance(config, Section):
@@ -48,7 +47,7 @@ class PPOTrainer(Trainer):
         return self
 
     def __exit__(self, *_: object) -> None:
-        """There is nothing to close: `train` leaves nothing behind."""
+        """Nothing to close: `train` releases all its resources."""
 
     def train(  # type: ignore[override]
         self,
@@ -60,12 +59,11 @@ class PPOTrainer(Trainer):
         total_epochs: int | None = None,
         **options: Any,
     ) -> RunSummary:
-        """Train until the configuration says it is enough, and show how far it is, on stderr where nobody looks at a
-        terminal.
+        """Train as configured, with progress output in the terminal, or on stderr if there is none.
 
-        total_epochs: above the configuration's `total_train_epochs`.
-        dynamic_filter_fn: `should_accept_fn` of `ludus.Trainer`, whose other arguments are the options; an `observer`
-        among them watches instead, and `resume` says it in place of AReaL's `recover.mode`.
+        total_epochs: overrides the configuration's `total_train_epochs`.
+        dynamic_filter_fn: `should_accept_fn` of `ludus.Trainer`. options: other arguments of it; an `observer` replaces
+        the progress output, and `resume` overrides AReaL's `recover.mode`.
         """
         if total_epochs is not None and total_epochs < 1:
             raise UserError(f"total_epochs={total_epochs} must be at least 1; leave it out for the configuration's")
@@ -82,11 +80,11 @@ class PPOTrainer(Trainer):
         return super().train(here(workflow), workflow_kwargs, **{**evaluated, **accepted, **shown, **options})
 
     def close(self) -> None:
-        """As leaving the block."""
+        """The same as leaving the block."""
 
 
 def _without_idle_eval(config: Config, valid_dataset: object) -> Config:
-    """The configuration without evaluations where there are no held-out rows: AReaL plays none then."""
+    """The configuration without evaluations if there are no held-out rows, as in AReaL."""
     held_out = config.valid_dataset
     if valid_dataset is not None or held_out.path or held_out.mix or not config.eval.is_asked:
         return config
@@ -97,12 +95,12 @@ def _without_idle_eval(config: Config, valid_dataset: object) -> Config:
 def load_expr_config(argv: Sequence[str], config_cls: type[SectionT]) -> tuple[SectionT, str]:
     """The configuration of `--config FILE a.b=value …`, and the file's path.
 
-    config_cls: a dataclass that extends one of AReaL's; keys of Ludus may be given beside AReaL's and its own.
-    Raises UserError if there is no such file, ConfigError for a key that nobody has or a value that cannot be.
+    config_cls: a subclass of one of AReaL's dataclasses; keys of Ludus may be given besides AReaL's and its own.
+    Raises UserError if there is no such file, ConfigError for an unknown key or an invalid value.
     """
     parser = argparse.ArgumentParser(description="Train with a configuration.")
     parser.add_argument("--config", required=True, metavar="FILE", help="YAML file of the run")
     parser.add_argument("overrides", nargs="*", metavar="KEY=VALUE")
-    # A script may pass its own name along, as AReaL's launchers do.
+    # argv may begin with the script's name, as with AReaL's launchers.
     given = parser.parse_intermixed_args(list(argv[1:] if argv and argv[0].endswith(".py") else argv))
     return read_experiment(config_cls, read_yaml(Path(given.config), given.overrides)), given.config

@@ -1,6 +1,6 @@
-"""Numbers that an agent counts while it plays; the mean of each is a metric of the episode, in every mode.
+"""Statistics that an agent logs during an episode; the mean of each is a metric of the episode.
 
-Knows: the episode that plays here.  Knows not: where metrics go.
+Knows: the current episode.  Knows not: where metrics go.
 Used as a module: `stats_tracker.get(workflow_context.stat_scope()).scalar(num_searches=3)`.
 """
 
@@ -17,10 +17,10 @@ from ludus.agents.adapter import current_episode
 
 @dataclass(frozen=True, slots=True)
 class EpisodeNumbers:
-    """The numbers of the episode that plays; outside of one they are dropped."""
+    """The statistics of the current episode; outside of one they are dropped."""
 
     name: str
-    """The scope that was asked for; an episode's numbers are its own, and evaluations are told apart anyway."""
+    """The requested scope. Not needed, as statistics belong to an episode, which is of training or of an evaluation."""
 
     def scalar(self, **values: Any) -> None:
         """Adds numbers, by name."""
@@ -50,5 +50,5 @@ def record_timing(key: str) -> AbstractContextManager[None]:
 
 
 def get(name: str = "") -> EpisodeNumbers:
-    """Where the numbers of a scope are added."""
+    """The statistics of a scope."""
     return EpisodeNumbers(name)

@@ -1,7 +1,7 @@
-"""What AReaL's workflows time: each is a span of the episode that plays, in its trace.
+"""AReaL's tracing functions: each timed block becomes a span of the current episode.
 
-Knows: names of what is timed.  Knows not: where traces go.
-Outside of an episode nothing is kept.
+Knows: names of blocks.  Knows not: where traces go.
+Outside of an episode nothing is recorded.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _KIND = "areal"
 
 
 class Category(StrEnum):
-    """What a block is about; nothing here reads it."""
+    """AReaL's categories of blocks; accepted without effect."""
 
     COMPUTE = "compute"
     COMM = "comm"
@@ -41,7 +41,7 @@ def trace_scope(
     profiler_args: Any = None,  # noqa: ARG001
     args: Any = None,
 ) -> Iterator[None]:
-    """Times the block. args: kept with it."""
+    """Record the block as a span. args: stored with it."""
     with span(_KIND, name, inputs=args):
         yield
 
@@ -58,7 +58,7 @@ async def atrace_scope(
 
 @contextmanager
 def trace_session_phase(phase: str, *, start_payload: Any = None, end_payload: Any = None) -> Iterator[None]:
-    """Times a phase of the episode, such as `reward`. Payloads are kept with it."""
+    """Record a phase of the episode, such as `reward`, as a span. Payloads are stored with it."""
     payloads = {"start_payload": start_payload, "end_payload": end_payload}
     with span(_KIND, phase, inputs={name: value for name, value in payloads.items() if value is not None} or None):
         yield
@@ -103,5 +103,5 @@ def trace_session(phase: str) -> Callable[[Callable[..., Any]], Callable[..., An
 
 
 def session_context() -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """A decorator of what plays one sample; an episode is one anyway."""
+    """A decorator without effect, as every episode is a session anyway."""
     return trace_perf("session")

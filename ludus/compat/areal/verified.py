@@ -1,4 +1,4 @@
-"""Ready-made rollout workflows whose answers a reward function checks: one answer, or several tries.
+"""Ready-made rollout workflows with a reward function: a single answer, or several tries.
 
 Knows: prompts, reward functions.  Knows not: sessions, groups, training.
 """
@@ -39,12 +39,12 @@ class RLVRWorkflow(RolloutWorkflow):
         timeout_seconds: float | None = 15.0,
         max_workers: int | None = None,
     ) -> None:
-        """reward_fn: called with the prompt and the answer as text, both as token ids, and the columns of the row, in a
-        process of its own; or its import string, as the other functions may be.
+        """reward_fn: called in a separate process with prompt and answer as text, both as token ids, and the columns of
+        the row. It and the other functions may also be import strings.
         gconfig: None: the run's.
-        get_input_ids_fn: makes the prompt's token ids of messages, `tokenizer` and `enable_thinking`. None: the run's
-        own tokenizer and chat template do.  tokenizer: handed to `get_input_ids_fn`, and read by nobody else.
-        timeout_seconds, max_workers: of the reward function, as `AsyncRewardWrapper` has them.
+        get_input_ids_fn: returns the prompt's token ids for messages, `tokenizer` and `enable_thinking`. None: the
+        run's tokenizer and chat template are used.  tokenizer: only passed to `get_input_ids_fn`.
+        timeout_seconds, max_workers: of the reward function, as for `AsyncRewardWrapper`.
         """
         self.gconfig = GenerationHyperparameters.of(gconfig).new(n_samples=1)
         self.enable_thinking = enable_thinking
@@ -69,7 +69,7 @@ class RLVRWorkflow(RolloutWorkflow):
         return await engine.agenerate(ModelRequest(input_ids=prompt_ids, gconfig=self.gconfig))
 
     async def score(self, engine: EpisodeEngine, answer: ModelResponse, data: Mapping[str, Any]) -> Any:
-        """What the reward function says of one answer."""
+        """The reward of an answer."""
         prompt = engine.decode(answer.input_tokens)
         text = engine.decode(answer.output_tokens, skip_special=True)
         columns = {name: value for name, value in data.items() if name not in _POSITIONAL}
@@ -91,8 +91,8 @@ class MultiTurnWorkflow(RLVRWorkflow):
         retry_prompt: str = RETRY_PROMPT,
         **options: Any,
     ) -> None:
-        """turn_discount: what the last reward keeps for each try before it; all tries are worth what is left.
-        retry_prompt: what the model is told of a wrong answer.  options: of `RLVRWorkflow`.
+        """turn_discount: factor on the last reward for each earlier try; the result is the reward of all tries.
+        retry_prompt: message to the model after a wrong answer.  options: of `RLVRWorkflow`.
         """
         if max_turns < 1:
             raise UserError(f"max_turns={max_turns} must be at least 1")
@@ -119,4 +119,4 @@ class MultiTurnWorkflow(RLVRWorkflow):
 
 
 _POSITIONAL = ("prompt", "completions", "prompt_ids", "completion_ids")
-"""Names of a reward function's first arguments; columns of the same names would be given twice."""
+"""Names of a reward function's positional arguments; columns of these names are not passed as keywords."""

@@ -1,8 +1,9 @@
-"""Rewards that a data set's own answer decides: the last number, a boxed expression, a count in brackets.
+"""Reward functions that compare an answer with the data set's: the last number, a boxed expression, a count in
+brackets.
 
-Knows: texts of answers.  Knows not: who wrote them, agents, models.
-Each is called as `verifier(prompt, completions, prompt_ids, completion_ids, **columns)`, as every reward function of
-the workflow family is, and returns 1.0 or 0.0.
+Knows: texts of answers.  Knows not: agents, models.
+Each is called as `verifier(prompt, completions, prompt_ids, completion_ids, **columns)`, like all reward functions in
+AReaL, and returns 1.0 or 0.0.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from ludus.rewards.answers import as_number, last_boxed
 
 _NUMBER = re.compile(r"(?<![\w.])[-+−]?\$?(?:\d{1,3}(?:,\d{3})+|\d+)(?:\.\d+)?(?:\s*/\s*\d+)?")
 _COUNT = re.compile(r"\[\s*(-?\d+)\s*\]")
-# Commands of LaTeX that change how an expression looks, not what it is.
+# LaTeX commands that change only the appearance of an expression.
 _LOOKS = re.compile(r"\\(?:left|right|displaystyle|,|;|!|:)|\\text\{([^}]*)\}|\\mathrm\{([^}]*)\}|[\s$]")
 
 
@@ -34,7 +35,7 @@ def gsm8k_reward_fn(
 def geometry3k_reward_fn(
     prompt: str, completions: str, prompt_ids: Sequence[int], completion_ids: Sequence[int], answer: str, **_: Any
 ) -> float:
-    """1.0 if the boxed expression is the solution, as a number or letter by letter."""
+    """1.0 if the boxed expression equals the solution, as a number or as text."""
     found = last_boxed(completions)
     return float(found is not None and _same(found, answer))
 
@@ -64,7 +65,7 @@ def get_custom_reward_fn(path: str, **_: Any) -> Callable[..., float]:
 
 
 def final_number(text: str) -> Fraction | None:
-    """The number that a worked solution ends with. None: there is none."""
+    """The number at the end of a worked solution. None: there is none."""
     boxed = last_boxed(text)
     marked = text.rpartition("####")[2] if "####" in text else None
     for part in (boxed, marked, text):

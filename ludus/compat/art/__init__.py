@@ -1,4 +1,4 @@
-"""The names of `art`: `ludus.compat.art…` for `art…`, as its `names.toml` says."""
+"""The names of `art`, importable as `ludus.compat.art…` instead of `art…`; `names.toml` lists them."""
 
 from ludus.compat.names import furnish as _furnish
 from ludus.compat.originals.extension import extension as _extension

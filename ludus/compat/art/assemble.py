@@ -1,4 +1,4 @@
-"""The body of a chat completion, put together from the chunks in which it was streamed.
+"""Assembles the body of a chat completion from its streamed chunks.
 
 Knows: OpenAI's chunks.  Knows not: HTTP, which server streamed.
 """
@@ -11,9 +11,9 @@ from typing import Any
 
 from ludus.http.sse import DONE, whole_data
 
-# Texts that grow from chunk to chunk; everything else is said once.
+# Texts that are concatenated over chunks; everything else is sent once.
 _GROWING = ("content", "reasoning_content", "reasoning", "refusal", "arguments")
-# What comes by index, and what an entry is before its first part.
+# Lists whose entries are sent by index, and the initial value of an entry.
 _BY_INDEX: Mapping[str, Mapping[str, Any]] = {
     "choices": {},
     "tool_calls": {"id": "", "type": "function", "function": {"name": "", "arguments": ""}},
@@ -21,7 +21,7 @@ _BY_INDEX: Mapping[str, Mapping[str, Any]] = {
 
 
 def read_answer(body: bytes, content_type: str) -> dict[str, Any] | None:
-    """The answer as it is without streaming. None: it is no chat completion, or it broke off."""
+    """The answer in its unstreamed form. None: it is no chat completion, or is incomplete."""
     try:
         if "event-stream" not in content_type:
             found = json.loads(body)
@@ -35,7 +35,7 @@ def read_answer(body: bytes, content_type: str) -> dict[str, Any] | None:
 
 
 def assemble(chunks: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
-    """One body of all chunks; choices by index."""
+    """The body assembled from all chunks, with choices ordered by index."""
     whole: dict[str, Any] = {"choices": {}}
     for chunk in chunks:
         whole = _grown(whole, chunk)
@@ -43,7 +43,7 @@ def assemble(chunks: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
 
 
 def _grown(known: Mapping[str, Any], part: Mapping[str, Any]) -> dict[str, Any]:
-    """What is known with what the part adds; what comes by index is a mapping until everything has come."""
+    """`known` extended by `part`; lists sent by index are mappings until all chunks were read."""
     found = dict(known)
     for key, value in part.items():
         before = found.get(key)

@@ -1,7 +1,8 @@
-"""What trains a model that a user's own code plays: the base of backends, and what they are asked and answer.
+"""The base class of backends, which serve and train models for rollouts in a user's own code; their arguments and
+results.
 
-Knows: the records that pass between a model's user and what trains it; all of them go through JSON.
-Knows not: where the weights are, HTTP, tensors.  Importing this needs the base install alone.
+Knows: the records exchanged between a model and its backend, all of them JSON-able.
+Knows not: where the weights are, HTTP, tensors.  Importing this needs only the base install.
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ _SAYS_NOTHING = {
     "loss_fn_config": None,
     "adam_params": None,
 }
-"""Options of ART's that are refused, as they are by default there."""
+"""Options of ART that are accepted only with ART's default value."""
 
 Stage = Literal["batch", "train", "publish", "checkpoint"]
 
@@ -49,14 +50,14 @@ Grouped = TrajectoryGroup | Iterable[Trajectory | BaseException]
 
 
 class TrainConfig(Settings):
-    """How one call of `train` moves the weights; names and defaults are those of ART."""
+    """Settings of one call of `train`; names and defaults are those of ART."""
 
     learning_rate: float = pydantic.Field(default=5e-6, gt=0)
     loss_fn: Literal["cispo", "ppo"] = "cispo"
-    """cispo: every token moves, its importance weight is bounded. ppo: the ratio to the sampler is clipped. Not given:
-    the backend's loss, of which `epsilon` and `epsilon_high` are the bounds."""
+    """cispo: every token has a gradient, and importance weights are bounded. ppo: the ratio to the sampler is clipped.
+    Not given: the backend's loss, whose bounds are `epsilon` and `epsilon_high`."""
     epsilon: float | None = pydantic.Field(default=None, ge=0)
-    """ppo: the ratio's lower bound is 1 - epsilon. None: 0.2. It cannot act with cispo, which has no lower bound."""
+    """ppo: the ratio's lower bound is 1 - epsilon. None: 0.2. Not allowed with cispo, which has no lower bound."""
     epsilon_high: float | None = pydantic.Field(default=None, ge=0)
     """The upper bound is 1 + epsilon_high. None: 4 with cispo, epsilon with ppo."""
     kl_penalty_coef: float = pydantic.Field(
@@ -66,12 +67,12 @@ class TrainConfig(Settings):
     scale_rewards: bool = True
     """Divide advantages by the standard deviation of the group."""
     turn_discount: float = pydantic.Field(default=1.0, ge=0.0, le=1.0)
-    """What a turn keeps of the returns of the turns after it."""
+    """Discount factor on the returns of later turns."""
     max_steps_off_policy: int | None = pydantic.Field(default=None, ge=0)
-    """Tokens sampled by weights that are older by more steps are masked `stale`. None: none are."""
+    """Tokens sampled by weights that are more steps older are masked as `stale`. None: none are."""
     save_checkpoint: bool = True
     grad_accumulation_sequences: int | None = None
-    """Always None: what is given is named as ignored."""
+    """Always None: a given value is ignored with a warning."""
 
     @pydantic.model_validator(mode="before")
     @classmethod
@@ -81,9 +82,9 @@ class TrainConfig(Settings):
         said = {name: value for name, value in given.items() if value != _SAYS_NOTHING.get(name, _TOLD)}
         _TOLD.look(said)
         kept = {name: value for name, value in said.items() if name not in _TOLD.ignored}
-        if kept.pop("normalize_advantages", True) is False:  # an older name of it
+        if kept.pop("normalize_advantages", True) is False:  # former name of scale_rewards
             kept["scale_rewards"] = False
-        if "ppo" in kept:  # what loss_fn says since 0.5
+        if "ppo" in kept:  # replaced by loss_fn in ART 0.5
             kept.setdefault("loss_fn", "ppo" if kept["ppo"] else "cispo")
             kept.pop("ppo")
         return kept
@@ -99,37 +100,37 @@ class TrainConfig(Settings):
 
 
 class TrainSFTConfig(Settings):
-    """How supervised training moves the weights; names and defaults are those of ART."""
+    """Settings of supervised training; names and defaults are those of ART."""
 
     learning_rate: float | tuple[float, ...] = 5e-5
-    """One for all steps, or one for each step: see `create_lr_schedule`."""
+    """One rate for all steps, or one for each step, as from `create_lr_schedule`."""
     batch_size: int | Literal["auto"] = "auto"
     """Trajectories of one step. auto: 2."""
     epochs: int = pydantic.Field(default=1, ge=1)
     shuffle: bool = False
-    """Another order of the trajectories in every epoch. Not by default: data often comes in the order it is meant."""
+    """Shuffle the trajectories in every epoch. Off by default, because the order of the data is often intended."""
     seed: int = pydantic.Field(default=42, ge=0)
 
 
 class TrainResult(Settings):
-    """What a call of `train` came to."""
+    """The result of a call of `train`."""
 
     step: int
     """Steps that the model has been trained for; also the version of its weights."""
     metrics: dict[str, float]
     checkpoint_path: str | None = None
-    """Folder of the saved weights, where the backend is. None: the step saved none."""
+    """Folder of the saved weights, on the backend's machine. None: none were saved."""
 
 
 @dataclass(frozen=True, slots=True)
 class TrainProgress:
-    """Reported while a call of `train` goes on."""
+    """Progress of a call of `train`."""
 
     stage: Stage
-    """What has just been finished."""
+    """The stage that was just finished."""
     num_done: int = 1
     num_total: int = 1
-    """How many of this stage the call has; supervised training takes several steps."""
+    """Number of such stages in the call; supervised training has several steps."""
     metrics: Mapping[str, float] | None = None
 
 
@@ -138,21 +139,22 @@ OnProgress = Callable[[TrainProgress], None]
 
 @dataclass(frozen=True, slots=True)
 class InferenceEndpoint:
-    """Where a registered model answers."""
+    """The endpoint of a registered model."""
 
     base_url: str
-    """OpenAI-compatible; every client and every tool reaches the model here."""
+    """URL of an OpenAI-compatible API, for any client or tool."""
     key: Callable[[], str]
-    """What a request that is made now carries: it names the rollout it belongs to, as `current_rollout` has it, so that
-    each rollout is recorded as a session of its own."""
+    """Returns the API key for a request that is made now. It identifies the current rollout, so that each rollout is
+    recorded as its own session."""
     inference_name: str
-    """Of the newest weights."""
+    """Name of the model with the newest weights."""
     transport: Callable[[Any], Any] | None = None
-    """Makes a transport of the given module (httpx or httpx2) that reaches `base_url`. None: its usual one does."""
+    """Makes a transport, of the given module (httpx or httpx2), that reaches `base_url`. None: the default
+    transport."""
 
 
 class TrainableSpec(Protocol):
-    """What a backend needs to know of a model."""
+    """What a backend needs to know about a model."""
 
     name: str
     project: str
@@ -160,11 +162,11 @@ class TrainableSpec(Protocol):
 
     @property
     def internal_config(self) -> Mapping[str, Any]:
-        """Keys of Ludus's configuration that this model's differs in, such as {"model": {"lora": None}}."""
+        """Settings of Ludus that are specific to this model, such as {"model": {"lora": None}}."""
 
 
 class TrainArguments(Settings):
-    """Of a step on trajectories that were rewarded."""
+    """Arguments of a training step on rewarded trajectories."""
 
     kind: ClassVar[str] = "train"
     groups: list[TrajectoryGroup]
@@ -172,7 +174,7 @@ class TrainArguments(Settings):
 
 
 class TrainSFTArguments(Settings):
-    """Of supervised training."""
+    """Arguments of supervised training."""
 
     kind: ClassVar[str] = "train_sft"
     trajectories: list[Trajectory]
@@ -183,7 +185,7 @@ AnyTraining = TrainArguments | TrainSFTArguments
 
 
 class ForkArguments(Settings):
-    """Of a beginning with another model's weights."""
+    """Arguments of a fork from another model's weights."""
 
     kind: ClassVar[str] = "fork"
     from_model: str
@@ -192,8 +194,8 @@ class ForkArguments(Settings):
 
 
 class Backend(ABC):
-    """Holds models, lets them be sampled from, and trains them. Used from one event loop at a time. Use as a context
-    manager, or close it; what is trained is saved either way."""
+    """Serves and trains models. Used from one event loop at a time. Use as a context manager, or close it; trained
+    weights are saved in any case."""
 
     async def __aenter__(self) -> Self:
         return self
@@ -203,14 +205,14 @@ class Backend(ABC):
 
     @abstractmethod
     async def register(self, model: TrainableSpec) -> None:
-        """Make the model ready: its newest checkpoint if it has one, else its base model. Doing it again is allowed.
+        """Load the model: its newest checkpoint, else its base model. Registering twice is allowed.
 
-        Raises UserError if there is no such base model, or if the name is taken by a model with another one.
+        Raises UserError if the base model does not exist, or if another model of the same name has another base.
         """
 
     @abstractmethod
     async def prepare(self, model: TrainableSpec) -> InferenceEndpoint:
-        """Where the registered model answers, always with its newest weights."""
+        """The endpoint of the registered model, which always uses the newest weights."""
 
     async def train(
         self,
@@ -223,14 +225,13 @@ class Backend(ABC):
         idempotency_key: str | None = None,
         **options: Any,
     ) -> TrainResult:
-        """One step on the groups; when it returns, the new weights answer.
+        """Train one step on the groups; when it returns, the new weights are in use.
 
-        trajectory_groups: a list of trajectories is a group too, and None is left out.
-        _config: fields of TrainConfig that stand above those of `config`.
-        idempotency_key: two calls with one key are one step, also from two processes; of a server alone.
-        options: fields of TrainConfig, in place of `config`.
-        Raises UserError if a choice names a turn that no record holds, ConfigError for an option that is none of
-        Ludus's.
+        trajectory_groups: a list of trajectories counts as a group; None is skipped.
+        _config: fields of TrainConfig that override those of `config`.
+        idempotency_key: calls with the same key, even from several processes, make one step; only with a server.
+        options: fields of TrainConfig, instead of `config`.
+        Raises UserError if a choice names a turn without a record, ConfigError for an unknown option.
         """
         end_if_trained(model.name, await self.get_step(model))
         acting = options.keys() - _TOLD.ignored.keys()
@@ -252,7 +253,8 @@ class Backend(ABC):
         on_progress: OnProgress | None = None,
         idempotency_key: str | None = None,
     ) -> TrainResult:
-        """Supervised training on every assistant message; one step of the model, however many batches it takes."""
+        """Train on every assistant message with a supervised loss; counts as one step, whatever the number of
+        batches."""
         asked = TrainSFTArguments(trajectories=list(trajectories), config=config or TrainSFTConfig())
         return await self._train(model, asked, on_progress or _ignore, idempotency_key)
 
@@ -263,11 +265,11 @@ class Backend(ABC):
 
     @abstractmethod
     async def get_step(self, model: TrainableSpec) -> int:
-        """Steps that the model has been trained for, restarts included."""
+        """Number of steps that the model was trained for, including those before restarts."""
 
     @abstractmethod
     async def delete_checkpoints(self, model: TrainableSpec, keep: Collection[int]) -> None:
-        """Delete all checkpoints but those of these steps and the newest."""
+        """Delete all checkpoints except those of these steps and the newest."""
 
     async def fork(
         self,
@@ -277,7 +279,7 @@ class Backend(ABC):
         from_project: str | None = None,
         not_after_step: int | None = None,
     ) -> int:
-        """Begin `model` with a checkpoint of another one; the step that was forked.
+        """Initialize `model` from a checkpoint of another model; returns that checkpoint's step.
 
         from_project: None: the model's own.  not_after_step: the newest checkpoint up to this step. None: the newest.
         Raises UserError if there is none, or if `model` has checkpoints already.
@@ -297,7 +299,7 @@ class Backend(ABC):
         not_after_step: int | None = None,
         **_: Any,
     ) -> None:
-        """`fork`, by ART's name. Raises ConfigError for a bucket."""
+        """`fork` under ART's name. Raises ConfigError if a bucket is given."""
         refuse_bucket("from_s3_bucket", from_s3_bucket)
         await self.fork(model, from_model, from_project=from_project, not_after_step=not_after_step)
 
@@ -310,14 +312,14 @@ class Backend(ABC):
         logger.warning("_experimental_push_to_s3 of %s does nothing: %s", model.name, _NO_BUCKET)
 
     async def _experimental_pull_model_checkpoint(self, model: TrainableSpec, **_: Any) -> str:
-        """Raises ConfigError: here are no weights."""
+        """Raises ConfigError, as the weights are not on this machine."""
         raise ConfigError(
             f"_experimental_pull_model_checkpoint of {model.name} cannot act: its checkpoints lie where its backend "
             "is; a result's checkpoint_path says where, and any tool copies the folder"
         )
 
     async def _experimental_deploy(self, *_: Any, **__: Any) -> None:
-        """Raises ConfigError: nothing is deployed."""
+        """Raises ConfigError, as deployment is not supported."""
         raise ConfigError(
             "_experimental_deploy cannot act: a checkpoint is a folder that vLLM and PEFT load, and deploying it is "
             "yours; `await model.get_step()` and the result's checkpoint_path say which"
@@ -325,17 +327,17 @@ class Backend(ABC):
 
     @abstractmethod
     async def close(self) -> None:
-        """Free everything. Closing twice is allowed."""
+        """Release all resources. Closing twice is allowed."""
 
 
 def refuse_bucket(argument: str, bucket: str | None) -> None:
-    """Raises ConfigError if one is named."""
+    """Raises ConfigError if a bucket is given."""
     if bucket is not None:
         raise ConfigError(f"{argument}={bucket!r} cannot act: {_NO_BUCKET}")
 
 
 def end_if_trained(name: str, step: int) -> None:
-    """Ends the script, if `ludus run --set total_train_steps=…` says that so many steps are enough."""
+    """End the script if the number of steps given by `ludus run --set total_train_steps=…` is reached."""
     enough = overrides.count("total_train_steps")
     if enough is not None and step >= enough:
         logger.warning("total_train_steps=%d: %s has step %d, and the script ends here", enough, name, step)

@@ -12,7 +12,7 @@ from contextlib import contextmanager
 
 
 class Bar:
-    """How far something has come. This one is not shown; tqdm's have the same methods."""
+    """A progress bar that is not shown, with the methods of tqdm's."""
 
     def __init__(self, total: float | None = None) -> None:
         self.total = total
@@ -26,7 +26,7 @@ class Bar:
 
 @contextmanager
 def progress_bar(description: str | None, total: int, *, unit: str = "it") -> Iterator[Bar]:
-    """A bar for the length of the block. description: None: none is shown."""
+    """A bar that is shown during the block. description: None: no bar is shown."""
     is_shown = description is not None and (sys.stderr.isatty() or "ipykernel" in sys.modules)
     try:
         tqdm = importlib.import_module("tqdm.auto").tqdm if is_shown else None

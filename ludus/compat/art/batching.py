@@ -1,7 +1,7 @@
-"""Batches of groups whose rollouts overlap with the training on the batches before them.
+"""Batches groups whose rollouts overlap with training on earlier batches.
 
-Knows: how many batches may play at once.  Knows not: what is done with a batch.
-Invariants: batches come in the order of their groups; no more than the bound play at any time.
+Knows: how many batches may run at once.  Knows not: what is done with a batch.
+Invariants: batches are in the order of their groups; no more than the limit run at any time.
 """
 
 from __future__ import annotations
@@ -29,10 +29,10 @@ async def trajectory_group_batches(
     pbar_total_completion_tokens: bool = False,
     after_each: AfterEach | None = None,
 ) -> AsyncIterator[list[TrajectoryGroup]]:
-    """Batches of `batch_size` whole groups, the last perhaps smaller, in order.
+    """Batches of `batch_size` finished groups, in order; the last may be smaller.
 
-    While a batch is trained on, up to `max_concurrent_batches` - 1 later ones play, with the weights of their time.
-    groups: taken one by one, when their batch may start. skip_batches: left out, for a run that goes on.
+    While a batch is trained on, up to `max_concurrent_batches` - 1 later ones run, with the weights at that time.
+    groups: consumed one by one, when their batch may start. skip_batches: number of batches to skip, for a resumed run.
     The other arguments are those of `gather_trajectory_groups`, for each batch.
     """
     for name, value, least in (

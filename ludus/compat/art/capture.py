@@ -1,8 +1,9 @@
-"""Trajectories of agents that do not write one: from what was asked and answered, or passed on otherwise.
+"""Captures trajectories of agents that build none themselves: from their requests and answers, or by
+`yield_trajectory`.
 
 Knows: requests and answers, two context variables.  Knows not: HTTP, tokens.
-Invariant: a captured trajectory holds every answer once: it goes on with the longest conversation that the request goes
-on with, and begins a new history where there is none.
+Invariant: a captured trajectory holds every answer once, appended to the longest history that the request continues, or
+in a new history if there is none.
 """
 
 from __future__ import annotations
@@ -20,12 +21,12 @@ from ludus.errors import UserError
 
 
 class Capture:
-    """A trajectory that grows with every exchange."""
+    """A trajectory to which every exchange is added."""
 
     def __init__(self) -> None:
         self.trajectory = Trajectory()
         self._conversations: list[tuple[History, Messages]] = []
-        """Each history with its messages, so that they are not written out for every comparison."""
+        """Each history with its messages, cached for comparisons."""
 
     def add(self, request: Mapping[str, Any], answer: Mapping[str, Any]) -> None:
         """Adds the choices of one answer."""
@@ -37,14 +38,14 @@ class Capture:
             if number == 0 and found is not None:
                 history, known = found
                 new = asked[len(known) :]
-            else:  # other answers to the same request are branches of their own
+            else:  # other answers to the same request become separate branches
                 history, known, new = self._begin(tools), [], asked
                 self._conversations.append((history, known))
             history.messages_and_choices.extend([*new, choice])
             known.extend([*new, message_of(choice)])
 
     def _continued(self, asked: Messages, tools: Tools | None) -> tuple[History, Messages] | None:
-        """The longest history that the request goes on with. None: there is none."""
+        """The longest history that the request continues. None: there is none."""
         fitting = [
             (history, known)
             for history, known in self._conversations
@@ -74,9 +75,9 @@ def auto_trajectory(*, required: bool = False) -> Trajectory | None: ...
 
 
 def auto_trajectory(*, required: bool = False) -> Trajectory | None:
-    """The trajectory that is being captured here; it goes on growing. None: nothing is captured.
+    """The trajectory that is being captured, to which later exchanges are added. None: nothing is being captured.
 
-    Raises UserError instead of None if it is required.
+    required: raise UserError instead of returning None.
     """
     capture = _captures.get()
     if capture is None and required:
@@ -85,9 +86,9 @@ def auto_trajectory(*, required: bool = False) -> Trajectory | None:
 
 
 async def capture_auto_trajectory(coroutine: Awaitable[object]) -> Trajectory:
-    """Everything that clients of a `Model` asked and were answered while the coroutine ran.
+    """Run the coroutine; returns a trajectory of all exchanges of clients of a `Model` meanwhile.
 
-    The coroutine sets the reward through `auto_trajectory()`, or the caller does. Its own result is dropped.
+    The coroutine sets the reward through `auto_trajectory()`, or the caller does. Its own result is discarded.
     """
     with capturing() as capture:
         await coroutine
@@ -96,15 +97,15 @@ async def capture_auto_trajectory(coroutine: Awaitable[object]) -> Trajectory:
 
 @contextmanager
 def capturing() -> Iterator[Capture]:
-    """Exchanges of the block are captured."""
+    """Capture exchanges inside the block."""
     with bound(_captures, Capture()) as capture, listening(capture.add):
         yield capture
 
 
 def yield_trajectory(trajectory: Trajectory) -> None:
-    """Hand a trajectory to the caller of `capture_yielded_trajectory`, past functions that return something else.
+    """Pass a trajectory to the caller of `capture_yielded_trajectory`, past functions that return something else.
 
-    Raises UserError if it is captured nowhere, or if one was returned before.
+    Raises UserError outside of `capture_yielded_trajectory`, or if a trajectory was yielded before.
     """
     yielded = _yielded.get()
     if yielded is None:
@@ -115,7 +116,7 @@ def yield_trajectory(trajectory: Trajectory) -> None:
 
 
 async def capture_yielded_trajectory(coroutine: Awaitable[object]) -> Trajectory:
-    """The trajectory that the coroutine yielded with `yield_trajectory`; its own result is dropped.
+    """Run the coroutine; returns the trajectory that it passed to `yield_trajectory`. Its own result is discarded.
 
     Raises UserError if it yielded none.
     """

@@ -1,6 +1,6 @@
-"""What stands in a trajectory: messages, which are context, and choices, which a model has sampled.
+"""The items of a trajectory: messages, which are context, and choices, which a model has sampled.
 
-Knows: the shapes of OpenAI's messages and choices, however they were made.  Knows not: records, tokens, rewards.
+Knows: the forms of OpenAI's messages and choices.  Knows not: records, tokens, rewards.
 A choice is an object of OpenAI's SDK, one of Ludus's, or the JSON of either; `turn_id` names its recorded turn.
 """
 
@@ -22,7 +22,7 @@ MessagesAndChoices = list[Item]
 Tools = list[dict[str, Any]]
 """Tools as a chat completion request has them."""
 
-# What a reply holds for a request; the rest of an SDK's message (audio, annotations, …) no request takes.
+# Fields of a reply that a request accepts; not the others of an SDK's message (audio, annotations, …).
 _REPLY_KEYS = ("reasoning_content", "reasoning", "tool_calls", "refusal", "name")
 _ALLOWED = "a mapping with a 'role', or a Choice of a chat completion"
 
@@ -56,7 +56,8 @@ class Reply(pydantic.BaseModel):
 
 
 class Choice(pydantic.BaseModel):
-    """An answer of a model, with the attributes of the SDK's own `Choice`; what trajectories are read back with."""
+    """An answer of a model, with the attributes of the SDK's `Choice`; used for trajectories that are read from
+    files."""
 
     model_config = pydantic.ConfigDict(extra="allow")
 
@@ -65,20 +66,21 @@ class Choice(pydantic.BaseModel):
     index: int = 0
     logprobs: Any = None
     turn_id: str | None = None
-    """The recorded turn that it is. None: no model of Ludus sampled it."""
+    """Id of its recorded turn. None: it was not sampled by a model of Ludus."""
     model: str | None = None
-    """Who sampled it, by the name that requests have. None: whoever it was was not said."""
+    """Name of the model that sampled it. None: not known."""
 
 
 def is_choice(item: object) -> bool:
-    """The item is a choice: any object with `message` and `finish_reason`, or the JSON of one."""
+    """Whether the item is a choice: any object with `message` and `finish_reason`, or the JSON of one."""
     if isinstance(item, Mapping):
         return "role" not in item and "message" in item
     return hasattr(item, "message") and hasattr(item, "finish_reason")  # the SDK need not be installed
 
 
 def check_item(item: object, at: str) -> object:
-    """The item as it stays in a trajectory; JSON of a choice becomes one. Raises UserError if it is neither form."""
+    """The item as stored in a trajectory; the JSON of a choice becomes a `Choice`. Raises UserError for anything
+    else."""
     if isinstance(item, Mapping):
         if "role" in item:
             return item
@@ -92,18 +94,18 @@ def check_item(item: object, at: str) -> object:
 
 
 def turn_id(choice: Any) -> str | None:
-    """The recorded turn that a choice is. None: it names none."""
+    """Id of a choice's recorded turn. None: it has none."""
     return _ours(choice, "turn_id")
 
 
 def sampled_by(choice: Any) -> str | None:
-    """The model of Ludus that sampled a choice. None: it does not say."""
+    """Name of the model of Ludus that sampled a choice. None: not known."""
     return _ours(choice, "model")
 
 
 def strip_logprobs(obj: Any) -> Any:
-    """A copy without what is called `logprobs`, at any depth of mappings, lists and pydantic's objects, whose own is
-    None then."""
+    """A copy without keys named `logprobs`, at any depth of mappings, lists and pydantic objects, in which they become
+    None."""
     if isinstance(obj, Mapping):
         return {name: strip_logprobs(held) for name, held in obj.items() if name != "logprobs"}
     if isinstance(obj, list | tuple):
@@ -116,15 +118,15 @@ def strip_logprobs(obj: Any) -> Any:
 
 
 def convert_litellm_choice_to_openai(litellm_choice: Any) -> Choice:
-    """The choice of an answer that litellm read, in the SDK's shape; its turn comes along."""
+    """A choice of litellm, converted to the SDK's form, with its turn id."""
     ours = {"turn_id": turn_id(litellm_choice), "model": sampled_by(litellm_choice)}
     return Choice.model_validate({**to_json(litellm_choice), **ours})
 
 
 def _ours(choice: Any, name: str) -> str | None:
-    """What only our gateway says of a choice."""
+    """A field that only Ludus's gateway adds to a choice."""
     found = _field(choice, name)
-    if found is None:  # litellm keeps what it does not know in a mapping of its own
+    if found is None:  # litellm stores unknown fields in a separate mapping
         found = (_field(choice, "provider_specific_fields") or {}).get(name)
     return None if found is None else str(found)
 
@@ -134,7 +136,7 @@ def _field(choice: Any, name: str) -> Any:
 
 
 def message_of(item: Any) -> dict[str, Any]:
-    """The item as a message of the next request, a new mapping; a choice's is what it answered."""
+    """The item as a message for the next request, a new mapping; for a choice, its reply."""
     if isinstance(item, Mapping) and "role" in item:
         return {**item, "content": ""} if item.get("content") is None else dict(item)
     reply = to_json(item)["message"]
@@ -143,7 +145,7 @@ def message_of(item: Any) -> dict[str, Any]:
 
 
 def to_json(item: Any) -> dict[str, Any]:
-    """The item in plain JSON, which `check_item` reads back."""
+    """The item as plain JSON, which `check_item` accepts."""
     return (
         dict(item) if isinstance(item, Mapping) else {"message": {}, **item.model_dump(mode="json", exclude_none=True)}
     )

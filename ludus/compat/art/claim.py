@@ -1,8 +1,8 @@
-"""What a trajectory means for recorded turns: which of them are trained, and what they are worth.
+"""Maps a trajectory to recorded turns: which of them are trained, and with which rewards.
 
-Knows: choices by turn id, the edges of a record.  Knows not: tokens beyond their number, groups, what recorded them.
-Invariants: what is trained is what was recorded, whatever the trajectory's messages hold; a recorded turn that no
-choice names is left out.
+Knows: choices by turn id, the edges of a record.  Knows not: tokens except their number, groups, recorders.
+Invariants: only recorded tokens are trained, whatever the trajectory's messages contain; a recorded turn that no choice
+names is left out.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ from ludus.types import Message, SessionRecord
 
 
 def named_turns(trajectory: Trajectory, model: str | None = None) -> tuple[str, ...]:
-    """The recorded turns that the choices of all histories name, each once.
+    """Ids of the recorded turns of the choices in all histories, each once.
 
-    model: the one that is trained; choices that say another one sampled them are context. None: all are its own.
-    Raises UserError where there are choices and none of them was recorded.
+    model: the trained model; choices sampled by another one are context. None: all choices are the trained model's.
+    Raises UserError if there are choices and none of them was recorded.
     """
     named = tuple(dict.fromkeys(found for history in trajectory.histories() for found in history.turn_ids(model)))
     choices = [each for history in trajectory.histories() for each in history.choices()]
@@ -38,12 +38,12 @@ def named_turns(trajectory: Trajectory, model: str | None = None) -> tuple[str, 
 
 
 def num_foreign_choices(trajectory: Trajectory, model: str | None = None) -> int:
-    """Choices that another model sampled, of Ludus or not; they are context. model: as of `named_turns`."""
+    """Number of choices sampled by another model, of Ludus or not; they are context. model: as for `named_turns`."""
     return sum(len(history.choices()) - len(history.turn_ids(model)) for history in trajectory.histories())
 
 
 def edited_turns(record: SessionRecord, trajectory: Trajectory) -> list[str]:
-    """Turns whose choice says something else than was sampled: its text or its calls were changed since."""
+    """Ids of turns whose choice differs from what was sampled, because its text or calls were edited."""
     sampled = {turn.id: _said(turn.reply) for turn in record.turns}
     choices = (each for history in trajectory.histories() for each in history.choices())
     named = ((turn_id(each) or "", to_json(each)["message"]) for each in choices)
@@ -61,7 +61,7 @@ def _said_now(message: Mapping[str, Any]) -> object:
 
 
 def _value(arguments: object) -> object:
-    """Of a call, however its JSON is written."""
+    """The value of a call's arguments, independent of the JSON's format."""
     try:
         return json.loads(str(arguments))
     except ValueError:
@@ -69,10 +69,10 @@ def _value(arguments: object) -> object:
 
 
 def claim_trajectory(record: SessionRecord, trajectory: Trajectory, model: str | None = None) -> Result:
-    """The trajectory's reward for each turn of `record` that it names; all other turns are left out.
+    """The trajectory's reward, assigned to the turns of `record` that it names; all other turns are left out.
 
-    The reward goes to the last turns it names, and from there back to those that led to them.
-    model: as of `named_turns`.  Raises UserError if it names a turn that the record does not hold.
+    The reward is given to the last turns that it names, from which credit goes back to earlier ones.
+    model: as for `named_turns`.  Raises UserError if it names a turn that is not in the record.
     """
     named = named_turns(trajectory, model)
     known = {turn.id for turn in record.turns}
@@ -90,7 +90,7 @@ def claim_trajectory(record: SessionRecord, trajectory: Trajectory, model: str |
 
 
 def unknown_turn(wanted: str) -> UserError:
-    """The error for a choice that names a turn that is not there."""
+    """The error for a choice whose turn is not recorded."""
     return UserError(
         f"a choice names the turn {wanted!r}, and no record here holds it: it was sampled by another model or backend, "
         "or its record was deleted"

@@ -1,4 +1,4 @@
-"""Asynchronous functions of which only so many calls run at once."""
+"""A decorator that limits the concurrent calls of an asynchronous function."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _Semaphores = dict[Hashable, asyncio.Semaphore]
 def limit_concurrency(
     n: int, derive_key: Callable[..., Hashable] | None = None
 ) -> Callable[[Callable[ArgsT, Awaitable[ResultT]]], Callable[ArgsT, Awaitable[ResultT]]]:
-    """A decorator: at most `n` calls run at once, of all calls or of those with the same key.
+    """A decorator that lets at most `n` calls run at once, of all calls or of those with the same key.
 
     derive_key: the key of a call, from its arguments. None: all calls share one.
     """
@@ -26,7 +26,7 @@ def limit_concurrency(
         raise UserError(f"limit_concurrency(n={n}) must let at least one call run")
 
     def decorate(function: Callable[ArgsT, Awaitable[ResultT]]) -> Callable[ArgsT, Awaitable[ResultT]]:
-        # A semaphore belongs to the event loop that first waited for it, and a program may have several.
+        # A semaphore is bound to the event loop that first waits for it, and a program may have several loops.
         semaphores: WeakKeyDictionary[asyncio.AbstractEventLoop, _Semaphores] = WeakKeyDictionary()
 
         @functools.wraps(function)

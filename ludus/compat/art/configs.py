@@ -1,7 +1,7 @@
-"""From a backend's configuration and the options of one call to what a step is made with.
+"""Combines a backend's configuration with the options of one call into the settings of a step.
 
-Knows: which key of `TrainConfig` stands for which of Ludus's settings.  Knows not: models, weights.
-Invariant: an option that was given acts; one that was not leaves what the backend's configuration has.
+Knows: which field of `TrainConfig` corresponds to which setting of Ludus.  Knows not: models, weights.
+Invariant: an option that was given overrides the backend's configuration; one that was not does not.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ _LOSSES: Mapping[str, Mapping[str, Any]] = {
     "cispo": {"kind": "cispo", "clip_high": 4.0},
     "ppo": {"kind": "clip", "clip_low": 0.2, "clip_high": 0.2},
 }
-"""ART's, with their bounds."""
+"""ART's losses, with their default bounds."""
 
-# Keys of a run that do not act, by the reason: the user's own loop does what they say.
+# Keys of a run that have no effect, by the reason: the user's own loop does these things.
 _IDLE = {
     "your own loop plays, evaluates and ends": (
         "workflow train_dataset valid_dataset eval eval_gconfig checkpoint total_train_steps total_train_epochs "
@@ -40,16 +40,16 @@ _IDLE = {
 }
 
 ACTING = {"gconfig.n_samples", "train_dataset.batch_size", "total_train_steps"}
-"""Keys of `ludus run --set` that act on the user's loop: most rollouts of a group, most groups of a gathering, steps
-behind which the script ends."""
+"""Keys of `ludus run --set` that limit the user's loop: rollouts in a group, groups in a gathering, steps until the
+script ends."""
 
 
 _LORA = {"rank": 8, "alpha": 16.0}
-"""ART's."""
+"""ART's defaults."""
 
 
 def default_config() -> Config:
-    """What a backend does without a configuration: ART's LoRA, learning rate, loss and weight of a trajectory."""
+    """A backend's default configuration: ART's LoRA, learning rate, loss and weighting of trajectories."""
     values: dict[str, Any] = {
         "model": {"lora": _LORA},
         "algorithm": {"name": "cispo", "normaliser": "episode"},
@@ -59,19 +59,19 @@ def default_config() -> Config:
 
 
 def check_config(config: Config) -> Config:
-    """The configuration without what does not act where the user's own loop plays; a warning names it."""
+    """The configuration without keys that have no effect with a user's own loop; a warning names them."""
     idle = [Idle(name, why) for why, names in _IDLE.items() for name in names.split() if config.is_set(name)]
     return acting(config, idle)
 
 
 def model_config(config: Config, *, base_model: str, own: Mapping[str, Any], folder: tuple[str, str]) -> Config:
-    """The configuration of one model: the backend's, with the model's own keys on top.
+    """The configuration of one model: the backend's, overridden by the model's own keys.
 
-    own: nested keys of the configuration.  folder: where the model's folder lies, and its name.
+    own: nested keys of the configuration.  folder: parent and name of the model's folder.
     """
     values, path = config.model_dump(mode="json", exclude_unset=True), overrides.model(base_model)
     if values.get("model", {}).get("lora") == _LORA and adapter_base(Path(path).expanduser()) is not None:
-        del values["model"]["lora"]  # nobody's wish, and the adapter that is there goes on
+        del values["model"]["lora"]  # only a default, and the existing adapter is trained further
     given = merged(values, own)
     given.setdefault("model", {})["path"] = path
     given["run_root"], given["name"] = folder
@@ -79,9 +79,9 @@ def model_config(config: Config, *, base_model: str, own: Mapping[str, Any], fol
 
 
 def _settings() -> list[str]:
-    """What `ludus run` was told of the configuration, without what acts on the script's own loop.
+    """The settings given to `ludus run`, without those for the script's own loop.
 
-    Raises ConfigError for keys that do not act here.
+    Raises ConfigError for keys that have no effect here.
     """
     given = {".".join(parse_override(each)[0]): each for each in overrides.settings()}
     for why, names in _IDLE.items():
@@ -110,14 +110,14 @@ def batch_rules(config: core.Config, asked: TrainConfig) -> BatchRules:
 
 
 def learning_rate(config: core.Config, asked: TrainConfig) -> float:
-    """Of one call; what `ludus run` was told stands above what the script says."""
+    """The learning rate of one call; one given to `ludus run` overrides the script's."""
     is_told = any(parse_override(each)[0] == ("trainer", "optimizer", "lr") for each in overrides.settings())
     is_asked = "learning_rate" in asked.model_fields_set and not is_told
     return asked.learning_rate if is_asked else config.trainer.optimizer.lr
 
 
 def algorithm_settings(config: core.Config, asked: TrainConfig) -> AlgorithmSettings:
-    """The algorithm of one call. Raises ConfigError if it cannot be with the backend's minibatches."""
+    """The algorithm of one call. Raises ConfigError if it is impossible with the backend's minibatches."""
     given, changed = asked.model_fields_set, config.algorithm.model_dump(mode="json")
     bounds = {} if asked.epsilon is None else {"clip_low": asked.epsilon, "clip_high": asked.epsilon}
     bounds |= {} if asked.epsilon_high is None else {"clip_high": asked.epsilon_high}

@@ -1,4 +1,4 @@
-"""Context variables that hold a value for the length of a block, and for the tasks that are begun in it."""
+"""Sets context variables for the duration of a block, and for tasks started in it."""
 
 from __future__ import annotations
 

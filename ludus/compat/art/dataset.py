@@ -1,4 +1,4 @@
-"""A data set in batches over epochs, in an order that depends on the epoch alone."""
+"""Iterates over a data set in batches and epochs, in an order that depends only on the epoch."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ ItemT = TypeVar("ItemT")
 
 @dataclass(frozen=True, slots=True)
 class DatasetBatch(Generic[ItemT]):
-    """What one step is to be made of."""
+    """The items of one step."""
 
     items: list[ItemT]
     step: int
-    """Since the first epoch began."""
+    """Index of the step since the beginning of the first epoch."""
     epoch: int
     epoch_step: int
-    """Since this epoch began."""
+    """Index of the step since the beginning of this epoch."""
 
     def __iter__(self) -> Iterator[Any]:
-        """Items, epoch, step and step of the epoch, as older loops take a batch apart."""
+        """Items, epoch, step and step of the epoch, for loops that unpack a batch."""
         return iter((self.items, self.epoch, self.step, self.epoch_step))
 
 
@@ -36,10 +36,10 @@ def iterate_dataset(
     initial_step: int = 0,
     use_tqdm: bool = True,
 ) -> Iterator[DatasetBatch[ItemT]]:
-    """Batches of `groups_per_step` items, the last of an epoch perhaps smaller; every epoch in an order of its own.
+    """Batches of `groups_per_step` items, shuffled in every epoch; the last of an epoch may be smaller.
 
-    initial_step: steps done already; the batches after them are the same as without a break.
-    The order is that of `random.Random(epoch)`: the program's own random numbers stay as they are.
+    initial_step: number of steps already done; later batches are the same as without an interruption.
+    The order is that of `random.Random(epoch)`, so that the global random state is not used.
     """
     if groups_per_step < 1 or num_epochs < 1 or initial_step < 0:
         raise UserError(
@@ -59,9 +59,9 @@ def iterate_dataset(
 def epoch_parts(
     items: Sequence[ItemT], size: int, epochs: int, initial_step: int, seed: Callable[[int], int | str | None]
 ) -> Iterator[DatasetBatch[ItemT]]:
-    """Parts of `size` items, the last of an epoch perhaps smaller, without those before `initial_step`.
+    """Parts of `size` items, from `initial_step` on; the last of an epoch may be smaller.
 
-    seed: of an epoch's order. None: the order as it is.
+    seed: returns the seed of an epoch's order. None: the items are not shuffled.
     """
     num_epoch_steps = -(-len(items) // size)
     for epoch in range(initial_step // num_epoch_steps, epochs):

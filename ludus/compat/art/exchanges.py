@@ -1,4 +1,4 @@
-"""Requests to models and their answers, passed to the listeners where they were made.
+"""Reports exchanges (requests to models and their answers) to listeners in the context of the request.
 
 Knows: one context variable.  Knows not: HTTP, trajectories.
 """
@@ -19,10 +19,10 @@ _listeners: ContextVar[tuple[OnExchange, ...]] = ContextVar("ludus_exchanges", d
 
 
 def listening(listener: OnExchange) -> AbstractContextManager[object]:
-    """Exchanges of the block, and of the tasks begun in it, are passed to `listener` too."""
+    """Report exchanges of the block, and of tasks started in it, to `listener` too."""
     return bound(_listeners, (*_listeners.get(), listener))
 
 
 def exchange_listeners() -> tuple[OnExchange, ...]:
-    """Those that an exchange which is made here is passed to."""
+    """The listeners of the current context."""
     return _listeners.get()

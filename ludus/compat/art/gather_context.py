@@ -1,6 +1,6 @@
-"""Gatherings that a user writes: `set_gather_context`, and `wrap_group_awaitable` for each thing that is played in it.
+"""Custom gatherings: `set_gather_context`, and wrappers for each group or rollout that is run inside.
 
-Knows: tallies, bars of tqdm.  Knows not: what is made of what was played.
+Knows: tallies, bars of tqdm.  Knows not: how results are used.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ from ludus.errors import UserError
 
 @with_members("art", "gather.GatherContext")
 class GatherContext(RolloutTally):
-    """What such a gathering counts, on a bar whose total is the user's."""
+    """The counts of a custom gathering, shown on a bar whose total the user sets."""
 
     def __init__(
         self, pbar: Any = None, pbar_total_completion_tokens: bool = False, max_exceptions: int | float = 0
     ) -> None:
-        """pbar_total_completion_tokens: not needed; bars of `gather_trajectory_groups` count tokens."""
+        """pbar_total_completion_tokens: ignored, as only bars of `gather_trajectory_groups` count tokens."""
         super().__init__(pbar, max_exceptions=max_exceptions)
 
     @property
@@ -43,7 +43,7 @@ class GatherContext(RolloutTally):
 
 @contextmanager
 def set_gather_context(context: GatherContext) -> Iterator[None]:
-    """What is played in the block belongs to this gathering."""
+    """Rollouts that are run in the block belong to this gathering."""
     with bound(current_tally, context):
         yield
 
@@ -57,14 +57,14 @@ def get_gather_context() -> GatherContext:
 
 
 async def wrap_trajectories_awaitable(awaitable: Member) -> Played | Exception:
-    """What one rollout returned, in a session of its own; what it raised, if that is tolerated."""
+    """Run a rollout in its own session; returns its result, or its exception if that is tolerated."""
     context = get_gather_context()
     context.begin(1)
     return await settle(awaitable, Rollout(context.gathering, next(context.group_idxs), 0), context)
 
 
 async def wrap_group_awaitable(awaitable: Awaitable[Any]) -> Any:
-    """The whole group, or what one rollout returned. None: it raised, and that is tolerated."""
+    """Run a group or a rollout; returns the finished group, or the rollout's result. None: a tolerated exception."""
     if isinstance(awaitable, TrajectoryGroup):
         return await awaitable
     found = await wrap_trajectories_awaitable(awaitable)

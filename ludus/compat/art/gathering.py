@@ -1,8 +1,8 @@
-"""Many rollouts at once: groups and lists of trajectories in the order in which they were given.
+"""Runs many rollouts concurrently: groups, or lists of trajectories.
 
 Knows: rollouts, groups, how many may fail.  Knows not: models, rewards' meaning, training.
-Invariants: the order of what is returned is that of submission; an exception beyond those tolerated ends everything
-that still plays and rises; cancellation and interrupts are no failure and always rise.
+Invariants: results are in the order of submission; an exception beyond the tolerated number cancels everything that is
+still running, and is raised; cancellation and interrupts do not count as failures, and are always raised.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from ludus.compat.art.trajectory import Trajectory
 from ludus.errors import UserError
 
 AfterEach = Callable[[TrajectoryGroup], Any]
-"""Given a whole group, returns what is kept of it, or an awaitable of that: a group, a list of groups, or None."""
+"""Gets a finished group; returns a group, a list of groups, or None (drop it), or an awaitable of one of them."""
 
 
 async def gather_trajectory_groups(
@@ -34,12 +34,12 @@ async def gather_trajectory_groups(
     max_metrics: int | None = None,
     after_each: AfterEach | None = None,
 ) -> list[TrajectoryGroup]:
-    """The groups with all their rollouts played, in the order in which they were given.
+    """Run all rollouts of the groups; returns the groups in the given order.
 
-    max_exceptions: so many rollouts may fail, or this share of them if it is a float; they stay in the groups as
-    exceptions. after_each: what is kept of a group, as soon as it is whole; a group for which it returns None is left
-    out. What it raises counts as one failure, and the group is left out. max_metrics: most that the bar shows.
-    Raises the first exception that is one too many.
+    max_exceptions: number of rollouts that may fail, or, as a float, their share; their exceptions are stored in the
+    groups. after_each: called with each finished group, and returns what replaces it; None drops the group. An
+    exception in it counts as one failure, and drops the group. max_metrics: limit on the metrics shown on the bar.
+    Raises the first exception beyond the tolerated number.
     """
     given = as_many("train_dataset.batch_size", groups)
     playing = _tallied(given, pbar_desc, pbar_total_completion_tokens, max_exceptions, max_metrics)
@@ -55,9 +55,9 @@ async def gather_trajectories(
     pbar_total_completion_tokens: bool = False,
     max_exceptions: int | float = 0,
 ) -> list[Played | BaseException]:
-    """What each rollout returned, or raised if that is tolerated, in the order in which they were given.
+    """Run rollouts; returns the result, or tolerated exception, of each in the given order.
 
-    A rollout of several players may return several trajectories, which are a list then.
+    A rollout with several players may return several trajectories, as a list.
     """
     given = as_many("gconfig.n_samples", trajectories)
     with _tallied(given, pbar_desc, pbar_total_completion_tokens, max_exceptions) as tally:
@@ -101,7 +101,7 @@ def _tallied(
     max_exceptions: int | float,
     max_metrics: int | None = None,
 ) -> Iterator[RolloutTally]:
-    """What is played in the block is counted together, on a bar; what is left unplayed ends with it."""
+    """Count the rollouts of the block together, on a bar; those that were not started are closed at its end."""
     if max_exceptions < 0 or (isinstance(max_exceptions, float) and max_exceptions > 1):
         raise UserError(
             f"max_exceptions={max_exceptions} must be a number of rollouts (0, 1, 2, …) or a share of them (a float "

@@ -1,7 +1,7 @@
-"""Tasks for agents, thought up by a chat model that is shown the tools they will have.
+"""Generates tasks for agents with a chat model, from the tools that the agents will have.
 
-Knows: what to ask, which of the answers are scenarios.  Knows not: MCP's protocol, HTTP.
-Invariant: exactly as many scenarios as were asked for, no task twice, or one error with what came instead.
+Knows: the prompt, how answers are parsed.  Knows not: MCP's protocol, HTTP.
+Invariant: returns exactly the requested number of different scenarios, or raises an error that shows the answer.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ logger = logging.getLogger(__name__)
 DEFAULT_MODEL = "openai/gpt-4.1-mini"
 DEFAULT_BASE_URL = "https://openrouter.ai/api/v1"
 MOST_PER_CALL = 40
-"""Models that are asked for more at once give fewer, or are cut off."""
+"""If asked for more at once, models return fewer, or are cut off."""
 MOST_FRUITLESS_CALLS = 3
 
 _PROMPT = """\
@@ -74,11 +74,11 @@ async def generate_scenarios(
 ) -> GeneratedScenarioCollection:
     """`num_scenarios` tasks for an agent with these tools.
 
-    tools, resources: `MCPTool`s and `MCPResource`s, mappings, what a client of MCP's own package lists, or the `specs`
-    of a `EpisodeTools`.
-    generator_model: the model's name at `generator_base_url`, or, where that is None or empty, `provider/model`.
-    generator_api_key: None: OPENROUTER_API_KEY of the environment at its own address, else none.
-    Raises UserError for settings that cannot work, BackendError if the model gives too few tasks.
+    tools, resources: `MCPTool`s and `MCPResource`s, mappings, what a client of the `mcp` package lists, or the `specs`
+    of an `EpisodeTools`.
+    generator_model: the model's name at `generator_base_url`, or, if that is None or empty, `provider/model`.
+    generator_api_key: None: OPENROUTER_API_KEY of the environment for OpenRouter's address, else no key.
+    Raises UserError for invalid settings, BackendError if the model returns too few tasks.
     """
     offered = [_plain(tool, MCPTool).to_dict() for tool in tools]
     readable = [_plain(resource, MCPResource).to_dict() for resource in resources]
@@ -142,7 +142,7 @@ def _plain(item: Any, kind: type[MCPTool] | type[MCPResource]) -> MCPTool | MCPR
         return MCPTool(item.name, item.description, item.parameters)
     if isinstance(item, Mapping):
         return kind.from_dict(item.get("function") or item)
-    if callable(getattr(item, "model_dump", None)):  # of MCP's own package, which need not be installed
+    if callable(getattr(item, "model_dump", None)):  # an object of the `mcp` package, which need not be installed
         return kind.from_dict(item.model_dump(mode="json"))
     raise UserError(f"{item!r:.100} of type {type(item).__name__} is no {kind.__name__}, and no mapping of one")
 
@@ -152,7 +152,7 @@ def _json(values: Sequence[Json]) -> str:
 
 
 def _scenarios(text: str) -> Iterator[GeneratedScenario]:
-    """The usable ones; an answer with some is better than none."""
+    """The valid scenarios in an answer; invalid ones are skipped."""
     start, end = text.find("{"), text.rfind("}")
     try:
         entries = json.loads(text[start : end + 1])["scenarios"]

@@ -1,8 +1,8 @@
-"""Trajectories of one task, which are compared with each other; also made from rollouts that have still to be played.
+"""Groups of trajectories of one task, which are compared with each other; a group may be made from pending rollouts.
 
-Knows: the order in which rollouts were given, what they returned or raised.  Knows not: rewards' meaning, training.
-Invariants: the order of a group is that of submission, whatever finishes first; cancelling cancels the rollouts and is
-never counted as their failure.
+Knows: the order of rollouts, their results and exceptions.  Knows not: rewards' meaning, training.
+Invariants: the order of a group is that of submission, whatever finishes first; cancelling cancels the rollouts, and
+does not count as their failure.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class Failure(pydantic.BaseModel):
 
     @classmethod
     def of(cls, error: BaseException | Failure | Mapping[str, Any]) -> Failure:
-        """An exception's own type, message and traceback, or what was read back."""
+        """From an exception, with its type, message and traceback, or from a stored failure."""
         if isinstance(error, BaseException):
             text = "".join(traceback.format_exception(error))
             return cls(type=type(error).__name__, message=str(error), traceback=text)
@@ -40,19 +40,19 @@ class Failure(pydantic.BaseModel):
 
 
 class TrajectoryGroup(pydantic.BaseModel):
-    """Trajectories of one task. Made from awaitables, it is whole once it was awaited, alone or by a gathering."""
+    """Trajectories of one task. A group of awaitables is complete when it was awaited, directly or by a gathering."""
 
     model_config = pydantic.ConfigDict(extra="forbid")
 
     trajectories: list[Trajectory] = pydantic.Field(default_factory=list)
     exceptions: list[Failure] = pydantic.Field(default_factory=list)
-    """Of rollouts that gave no trajectory."""
+    """Exceptions of rollouts that returned no trajectory."""
     metadata: dict[str, Scalar] = pydantic.Field(default_factory=dict)
     metrics: dict[str, float | int | bool] = pydantic.Field(default_factory=dict)
-    """Of the group as a whole."""
+    """Metrics of the group as a whole."""
     logs: list[str] = pydantic.Field(default_factory=list)
     _pending: list[Member] | None = pydantic.PrivateAttr(default=None)
-    """Members to be played, in order. None: the group is whole."""
+    """Pending members, in order. None: the group is complete."""
     _playing: asyncio.Task[None] | None = pydantic.PrivateAttr(default=None)
 
     def __init__(
@@ -87,7 +87,7 @@ class TrajectoryGroup(pydantic.BaseModel):
 
     @property
     def unplayed(self) -> tuple[Member, ...]:
-        """The members that are still to be played. Empty: the group is whole."""
+        """The pending members. Empty: the group is complete."""
         return tuple(self._pending or ())
 
     def __iter__(self) -> Iterator[Trajectory]:  # type: ignore[override]  # a group is its trajectories
@@ -114,7 +114,7 @@ class TrajectoryGroup(pydantic.BaseModel):
         self.logs.append(message)
 
     def with_trajectories(self, trajectories: Iterable[Trajectory]) -> Self:
-        """A copy that holds these trajectories, and everything else as it is."""
+        """A copy with these trajectories, and everything else unchanged."""
         found = copy.copy(self)
         found.trajectories = list(trajectories)
         return found
@@ -158,7 +158,7 @@ class TrajectoryGroup(pydantic.BaseModel):
 
 
 def as_many(key: str, given: Iterable[Any]) -> list[Any]:
-    """What is to be played: as many as `ludus run --set KEY=…` says, if it does; the others are never started."""
+    """The items to run: at most as many as given by `ludus run --set KEY=…`; the others are never started."""
     members = list(given)
     num_played = count(key)
     if num_played is not None:
@@ -167,9 +167,9 @@ def as_many(key: str, given: Iterable[Any]) -> list[Any]:
 
 
 def close_unplayed(members: Iterable[object]) -> None:
-    """Coroutines that never started, because another one failed first, end without a warning."""
+    """Close coroutines that were never started because another one failed, to avoid warnings."""
     for member in members:
         if isinstance(member, TrajectoryGroup):
             close_unplayed(member.unplayed)
         elif inspect.iscoroutine(member):
-            member.close()  # does nothing to one that has ended
+            member.close()  # no effect on one that has ended

@@ -1,6 +1,6 @@
-"""What makes another model answer as a teacher has answered: parameters of a request.
+"""Request parameters that force a model to give the same answer as a teacher.
 
-Knows: the JSON of chat completions.  Knows not: models, what an engine makes of the parameters.
+Knows: the JSON of chat completions.  Knows not: models, how engines use the parameters.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ Params = tuple[list[str] | None, dict[str, Any] | None, list[dict[str, Any]] | N
 
 
 def get_guided_completion_params(completion: Any, base_tools: Iterable[Mapping[str, Any]] | None = None) -> Params:
-    """The first tool call of a completion as the only one that can be made, or its text as the only choice.
+    """Parameters that allow only the completion's first tool call, or, without one, only its text.
 
-    base_tools: those that the teacher had.  Raises UserError for a call of a tool that is not among them.
+    base_tools: the teacher's tools.  Raises UserError if the call is of another tool.
     """
     message = completion.choices[0].message
     if not message.tool_calls:
@@ -32,7 +32,7 @@ def get_guided_completion_params(completion: Any, base_tools: Iterable[Mapping[s
 
 
 def freeze_tool_schema(tool: Mapping[str, Any], fixed_args: Mapping[str, Any]) -> dict[str, Any]:
-    """A copy of the tool that takes these arguments alone."""
+    """A copy of the tool that accepts only these argument values."""
     parameters = {
         "type": "object",
         "properties": {name: {"const": value} for name, value in fixed_args.items()},

@@ -1,9 +1,9 @@
-"""ART's folders become the log files of models here, and a report of every file.
+"""Converts ART's folders to log files of models, with a report on every file.
 
-Knows: where ART keeps what, in both of its formats.  Knows not: command lines, training.
-Invariants: a group that is written loads as a `TrajectoryGroup`, log files as a model's own; every file of a model is
-in the report. ART writes neither token ids nor logprobs, so that what is imported can be looked at, scored and
-imitated, not reinforced.
+Knows: ART's layout, in both of its formats.  Knows not: command lines, training.
+Invariants: written groups load as `TrajectoryGroup`, and log files as a model's own; every file of a model is in the
+report. ART stores neither token ids nor logprobs, so imported trajectories can be inspected, judged and used for
+supervised training, but not for reinforcement learning.
 
     .art/PROJECT/models/NAME/  model.json  state.json  history.jsonl
                                trajectories/SPLIT/STEP.parquet, or .jsonl, or .yaml before that
@@ -38,7 +38,7 @@ _NOT_NEEDED = {
 
 @dataclass
 class ImportedModel:
-    """One model of ART: what is written for it, by name of the file."""
+    """One model of ART: the content to write, by file name."""
 
     name: str
     project: str
@@ -63,7 +63,7 @@ def find_models(path: Path) -> list[Path]:
 
 
 def import_model(folder: Path) -> ImportedModel:
-    """What ART kept of one model. Raises UserError that names a file which cannot be read."""
+    """Read ART's files of one model. Raises UserError, which names the file, if one cannot be read."""
     folder = folder.resolve()
     model = ImportedModel(folder.name, folder.parent.parent.name if folder.parent.name == "models" else folder.name)
     for path in sorted(folder.iterdir()):
@@ -77,9 +77,9 @@ def import_model(folder: Path) -> ImportedModel:
 
 
 def write_model(model: ImportedModel, out: Path) -> list[Path]:
-    """Where the files are now: the log files of a model whose `base_path` is `out`.
+    """Write the log files of a model whose `base_path` is `out`; returns their paths.
 
-    Raises UserError if one of them is there already.
+    Raises UserError if one of them exists already.
     """
     written = []
     for name, text in model.files.items():
@@ -142,7 +142,8 @@ def _groups(path: Path, odd: set[str]) -> Iterator[dict[str, Any]]:
 
 
 def _trajectory(written: Mapping[str, Any], odd: set[str]) -> dict[str, Any]:
-    """A trajectory of JSON lines, which has nearly our fields, or of a row of Parquet, whose mappings are JSON."""
+    """A trajectory from JSON lines, with nearly the same fields, or from a row of Parquet, with mappings as JSON
+    text."""
     found: dict[str, Any] = {}
     for name, value in written.items():
         if value is None or name in _OF_GROUPS:
@@ -164,7 +165,7 @@ def _history_of(history: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _item(message: Mapping[str, Any]) -> dict[str, Any]:
-    """A message, or the choice that it was: what a model under training has said."""
+    """A message, or, if it was sampled by the model under training, a choice."""
     if "message" in message:
         choice = {name: value for name, value in message.items() if value is not None and name != "logprobs"}
         return {**choice, "message": _said(choice["message"])}
@@ -181,7 +182,7 @@ def _said(message: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _decoded(value: Any) -> Any:
-    """Of a column that is JSON in one version of ART and a value in another: the value."""
+    """The value of a column that is JSON text in some versions of ART, and a plain value in others."""
     return parse_json(value, "a column of a trajectory") if isinstance(value, str) else value
 
 

@@ -1,8 +1,8 @@
-"""RULER on groups of trajectories: the judge's scores become their rewards.
+"""Applies RULER to groups of trajectories: the judge's scores become their rewards.
 
-Knows: trajectories, groups, what a judge makes of attempts.  Knows not: prompts, HTTP, training.
-Invariants: the group that was given is not changed; its copy keeps everything, the rewards it came with too;
-a score is the reward of the trajectory that the judge named.
+Knows: trajectories, groups, judgements of attempts.  Knows not: prompts, HTTP, training.
+Invariants: the given group is not changed; its copy keeps everything, including the original rewards as a metric; a
+score becomes the reward of the trajectory that the judge named.
 """
 
 from __future__ import annotations
@@ -41,12 +41,12 @@ async def ruler_score_group(
     debug: bool = False,
     options: JudgeOptions = DEFAULT_OPTIONS,
 ) -> TrajectoryGroup | None:
-    """A copy of the group whose rewards are the judge's scores, from 0 to 1; arguments as those of `ruler`.
+    """A copy of the group whose rewards are the judge's scores, from 0 to 1; other arguments as for `ruler`.
 
-    Each trajectory keeps the reward it had as the metric `independent_reward`, and the judge's explanation in its logs.
-    None: the judge failed, and `swallow_exceptions` leaves the group out; a warning says why.
-    Raises BackendError if the judge fails otherwise, UserError if its name, key or address is wrong, swallowed or not:
-    every other group would be left out for the same reason.
+    The original reward of each trajectory becomes the metric `independent_reward`; the judge's explanation is added to
+    its logs. None: the judge failed, and `swallow_exceptions` is set; a warning says why.
+    Raises BackendError if the judge fails without `swallow_exceptions`. Raises UserError if its name, key or address is
+    wrong, even with `swallow_exceptions`, because all other groups would fail for the same reason.
     """
     if len(group) == 0:
         return group
@@ -72,12 +72,12 @@ async def ruler_score_group(
 
 
 def attempt_of_trajectory(trajectory: Trajectory) -> Attempt:
-    """All conversations of the trajectory, as a judge is shown them."""
+    """The attempt of a judge's prompt: all conversations of the trajectory."""
     return Attempt(tuple(conversation_of(each.messages(), each.tools) for each in trajectory.histories()))
 
 
 def _rewarded(trajectory: Trajectory, score: TrajectoryScore) -> Trajectory:
-    # Judged before: that score is not independent of this one.
+    # If it was judged before, its reward is that score; keep the original reward.
     independent = trajectory.metrics.get("independent_reward", trajectory.reward)
     changes = {
         "reward": score.score,

@@ -1,7 +1,7 @@
-"""ART's internal configuration of a model, as keys of Ludus's own.
+"""Translates ART's internal configuration of a model to keys of Ludus.
 
-Knows: which of its keys stand for which of Ludus's.  Knows not: models, backends.
-Invariant: a key that stands for nothing here is named in a warning; ART's own runtime is what most of them are about.
+Knows: which of its keys correspond to which of Ludus's.  Knows not: models, backends.
+Invariant: a key without a counterpart is named in a warning; most of these configure ART's own runtime.
 """
 
 from __future__ import annotations
@@ -24,18 +24,18 @@ ITS_OWN = {
     *("chat_template", "chat_template_path", "chat_template_kwargs", "chat_template_content_format"),
     *("chat_template_tool_schema_format", "_decouple_vllm_and_unsloth"),
 }
-"""Keys that an internal configuration of ART has, of any version."""
+"""Keys of ART's internal configuration, of any version."""
 
 
 def acting_keys(given: Mapping[str, Any]) -> dict[str, Any]:
-    """An internal configuration in Ludus's keys, whether it names ART's, Ludus's, or both."""
+    """An internal configuration as keys of Ludus; it may contain ART's keys, Ludus's, or both."""
     theirs = internal_model_config(**{name: value for name, value in given.items() if name in ITS_OWN})
     return merged(theirs, {name: value for name, value in given.items() if name not in ITS_OWN})
 
 
 def internal_model_config(**groups: Any) -> dict[str, Any]:
-    """A model's `_internal_config` in Ludus's keys, by `init_args`, `peft_args` and its other arguments; a
-    warning names what has none."""
+    """A model's `_internal_config` as keys of Ludus, from `init_args`, `peft_args` and the like; a warning names keys
+    without a counterpart."""
     found = list(read(KEYS, {name: group for name, group in groups.items() if group}))
     idle = [".".join(path) for path, _, meaning in found if meaning is None]
     if idle:

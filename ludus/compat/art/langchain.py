@@ -1,7 +1,7 @@
-"""Rollouts whose agent is a graph of LangChain or LangGraph: its chat model, and the trajectory that it leaves.
+"""Rollouts with agents of LangChain or LangGraph: provides their chat model, and captures their trajectories.
 
-Knows: models, captured exchanges, LangChain's model for OpenAI's protocol.  Knows not: tokens, backends.
-Invariant: a chat model asks the newest weights of its model, also when it was made before them.
+Knows: models, captured exchanges, LangChain's `ChatOpenAI`.  Knows not: tokens, backends.
+Invariant: a chat model always uses the newest weights of its model, even if it was made before them.
 """
 
 from __future__ import annotations
@@ -35,11 +35,11 @@ def wrap_rollout(model: Model[Any]) -> Callable[[Rollout[P]], Rollout[P]]: ...
 
 
 def wrap_rollout(model: Model[Any], fn: Rollout[P] | None = None) -> Any:
-    """The rollout, inside of which `init_chat_model` is this model and whose trajectory gets what was said there.
+    """The rollout, wrapped so that `init_chat_model` returns this model and its answers are captured.
 
-    A trajectory that comes back without an answer is given all of them: the first conversation, and the others as
-    additional histories. One that holds answers stays as it is, and so does one of a model that was never answered.
-    fn: the rollout. None: a decorator of one.
+    If the returned trajectory contains no answers, the captured conversations are added to it: the first as the main
+    one, others as additional histories. A trajectory with answers is not changed.
+    fn: the rollout. None: return a decorator.
     """
     if fn is None:
         return functools.partial(wrap_rollout, model)
@@ -72,10 +72,10 @@ def init_chat_model(
     config_prefix: str | None = None,
     **kwargs: Any,
 ) -> Any:
-    """The chat model of the wrapped rollout that plays here: asynchronous, blocking, streaming, with tools.
+    """The chat model of the current wrapped rollout; supports async and blocking calls, streaming and tools.
 
-    model: a name of it, of a step of it (NAME@12) or of its base, whose own weights answer. None: the newest.
-    kwargs: arguments of LangChain's `ChatOpenAI`; the temperature is 1.0 if none is given.
+    model: name of the model, of one of its steps (NAME@12) or of its base. None: the newest weights.
+    kwargs: arguments of LangChain's `ChatOpenAI`; the default temperature is 1.0.
     Raises UserError outside of a wrapped rollout, and for the name of another model.
     """
     del model_provider, configurable_fields, config_prefix
@@ -102,7 +102,7 @@ def init_chat_model(
 
 @functools.cache
 def _chat_class() -> Any:
-    """`ChatOpenAI` whose blocking calls go the way of the asynchronous ones. Raises UserError if it is not there."""
+    """A `ChatOpenAI` whose blocking calls use the same transport as async ones. Raises UserError if not installed."""
     try:
         base = importlib.import_module("langchain_openai").ChatOpenAI
     except ModuleNotFoundError as error:

@@ -1,6 +1,6 @@
-"""Lines that a notebook shows of itself, with the time and a word before them.
+"""Prints lines in notebooks, prefixed by the time and a level.
 
-Knows: the console.  Knows not: what is said.
+Knows: the console.  Knows not: the messages.
 """
 
 from __future__ import annotations
@@ -25,5 +25,5 @@ err = partial(_say, "ERR", "red")
 
 
 def dim(msg: object) -> None:
-    """Without either."""
+    """Print a line without the prefix."""
     Console().print(Text(str(msg), style="dim"), soft_wrap=True)

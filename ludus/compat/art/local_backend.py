@@ -1,7 +1,7 @@
-"""`LocalBackend`: models that live and are trained in this process.
+"""`LocalBackend`: serves and trains models in this process.
 
 Knows: models by project and name.  Knows not: how a model is trained, tokens.
-Invariant: a model is opened once however many ask for it.
+Invariant: a model is opened once, even by concurrent requests.
 """
 
 from __future__ import annotations
@@ -52,10 +52,11 @@ class LocalBackend(Backend):
         gpu_cost_per_hour_usd: float | None = None,
         config: Config | None = None,
     ) -> None:
-        """path: where projects lie. None: `runs`.
+        """path: folder of the projects. None: `runs`.
 
-        config: what models, engine, trainer and sampling are like. None: as ART's: LoRA, its loss and learning rate.
-        Raises ConfigError for keys that cannot act here.
+        config: settings of models, engine, trainer and sampling. None: ART's defaults: LoRA, its loss and learning
+        rate.
+        Raises ConfigError for keys that have no effect here.
         """
         del gpu_cost_per_hour_usd
         if not in_process:
@@ -68,11 +69,11 @@ class LocalBackend(Backend):
         self._server: GatewayServer | None = None
         """None: no model has been registered."""
         self._models: dict[Path, asyncio.Future[ServedModel]] = {}
-        """By folder; of one that could not be opened, why."""
+        """By folder; for a model that could not be opened, the future has the error."""
         self._stack = AsyncExitStack()
-        """Ends the models and their server."""
+        """Closes the models and their server."""
         self._at_end: asyncio.Task[None] | None = None
-        """Closes it with the event loop. None: nothing is open."""
+        """A task that closes the backend when the event loop ends. None: nothing is open."""
 
     def __repr__(self) -> str:
         return f"LocalBackend({str(self.path)!r}, models={len(self._models)})"
@@ -81,14 +82,14 @@ class LocalBackend(Backend):
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Nothing yet: what a block that cannot wait leaves open is closed with the event loop."""
+        """Does nothing, as closing is async: the backend is closed when the event loop ends."""
 
     async def register(self, model: TrainableSpec) -> None:
         await self.hosted(model)
 
     async def prepare(self, model: TrainableSpec) -> InferenceEndpoint:
         served = await self.hosted(model)
-        assert self._server is not None, "a model is served by a server"
+        assert self._server is not None, "no model was registered"
         server = self._server
         return InferenceEndpoint(
             base_url=f"{server.base_url}/v1",
@@ -98,7 +99,7 @@ class LocalBackend(Backend):
         )
 
     async def hosted(self, model: TrainableSpec) -> ServedModel:
-        """The model itself, registered."""
+        """Register the model; returns the served model."""
         folder = self._folder(model.project, model.name)
         opening = self._models.get(folder)
         if opening is None or (opening.done() and opening.exception() is not None):
@@ -140,9 +141,9 @@ class LocalBackend(Backend):
         s3_bucket: str | None = None,
         **_: Any,
     ) -> str:
-        """The folder of weights that were saved, copied to `local_path` if one is named.
+        """The folder of a step's saved weights, copied to `local_path` if that is given.
 
-        step: whose. None, or "latest": the newest.  Raises UserError if there are none, ConfigError for a bucket.
+        step: None or "latest": the newest.  Raises UserError if there are none, ConfigError if a bucket is given.
         """
         refuse_bucket("s3_bucket", s3_bucket)
         wanted = None if step == "latest" else step
@@ -163,7 +164,8 @@ class LocalBackend(Backend):
     # ---- inside
 
     async def _close_at_end(self) -> None:
-        # A script that closes nothing: when its loop ends, tasks are cancelled before generators are torn down.
+        # For scripts that close nothing: at the end of the event loop, tasks are cancelled before async generators
+        # close.
         try:
             await asyncio.Event().wait()
         except asyncio.CancelledError:

@@ -1,6 +1,6 @@
-"""What a user's loop writes down of a model: history and trajectories. Plain files, no server.
+"""The log files of a model, written by a user's loop: history and trajectories.
 
-Knows: JSON lines, means.  Knows not: where the model is, what trains it.
+Knows: JSON lines, means.  Knows not: where the model is, its backend.
 
     <base_path>/<project>/models/<name>/  history.jsonl  trajectories/<split>/0012.jsonl
 """
@@ -32,9 +32,9 @@ class LogFiles:
     def write(
         self, groups: Sequence[TrajectoryGroup], *, split: str, step: int, metrics: Mapping[str, float]
     ) -> dict[str, float]:
-        """Append the groups and one row of the history; the row's metrics.
+        """Append the groups, and a row to the history; returns the row's metrics.
 
-        Names without a `/` are put below the split; the trajectories' own means are below it too.
+        Metrics without a `/` in their names are prefixed by the split, as are the means over trajectories.
         """
         named = {name if "/" in name else f"{split}/{name}": float(value) for name, value in metrics.items()}
         row = {**{f"{split}/{name}": value for name, value in group_means(groups).items()}, **named}
@@ -46,7 +46,7 @@ class LogFiles:
         return row
 
     def trajectories(self, split: str, step: int) -> list[TrajectoryGroup]:
-        """The groups that were logged for this step."""
+        """The groups logged for this step."""
         path = self.folder / "trajectories" / split / f"{step:04d}.jsonl"
         if not path.exists():
             raise UserError(f"nothing was logged for split={split!r} and step={step}: there is no {str(path)!r}")
@@ -58,7 +58,7 @@ class LogFiles:
         return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()] if path.exists() else []
 
     def best_step(self, metric: str) -> int | None:
-        """The step with the largest mean of what was logged of the metric, the latest of equal ones. None: nothing."""
+        """The step with the largest mean of a logged metric; of equal ones, the latest. None: it was never logged."""
         logged: dict[int, list[float]] = {}
         for row in self.history():
             if math.isfinite(row.get(metric, math.nan)):
@@ -67,7 +67,7 @@ class LogFiles:
 
 
 def as_groups(logged: Logged | None) -> list[TrajectoryGroup]:
-    """What was given to be logged, as groups; bare trajectories and exceptions are one group."""
+    """The argument of `log` as groups; single trajectories and exceptions form one group."""
     given: list[Any] = list(logged or ())
     if given and not any(isinstance(each, TrajectoryGroup) for each in given):
         return [TrajectoryGroup(given)]
@@ -81,7 +81,7 @@ def as_groups(logged: Logged | None) -> list[TrajectoryGroup]:
 
 
 def group_means(groups: Sequence[TrajectoryGroup]) -> dict[str, float]:
-    """Mean reward, its mean standard deviation within a group, the share of exceptions, means of all metrics."""
+    """Mean reward, mean standard deviation of rewards within groups, share of exceptions, means of all metrics."""
     trajectories = [each for group in groups for each in group]
     num_failed = sum(len(group.exceptions) for group in groups)
     if not trajectories and not num_failed:

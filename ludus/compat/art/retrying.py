@@ -1,4 +1,4 @@
-"""Calls that are tried again when they fail, with growing pauses; synchronous and asynchronous functions alike."""
+"""A decorator that retries failed calls of sync or async functions, with growing delays."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from ludus.errors import UserError
 logger = logging.getLogger(__name__)
 FunctionT = TypeVar("FunctionT", bound=Callable[..., Any])
 OnRetry = Callable[[Exception, int], None]
-"""Told the error and the number of the try that failed; the first is 1."""
+"""Called with the error and the number, from 1, of the failed attempt."""
 
 
 def retry(
@@ -23,8 +23,9 @@ def retry(
     exceptions: tuple[type[Exception], ...] = (Exception,),
     on_retry: OnRetry | None = None,
 ) -> Callable[[FunctionT], FunctionT]:
-    """A decorator: up to `max_attempts` tries, `delay` seconds after the first failure and `backoff_factor` times as
-    many after each further one. Only `exceptions` are tried again; the last one rises. A cancellation is never one."""
+    """A decorator that makes up to `max_attempts` attempts, with a pause of `delay` seconds after the first failure and
+    `backoff_factor` times the last pause after each further one. Only `exceptions` are retried, never a cancellation;
+    the last exception is raised."""
     if max_attempts < 1 or delay < 0:
         raise UserError(f"max_attempts={max_attempts} must be at least 1, and delay={delay} at least 0")
 

@@ -1,7 +1,7 @@
-"""Which rollout is playing: a context variable that clients of a model read, so that each rollout is recorded apart.
+"""The current rollout: a context variable that clients of a model read, so that each rollout is recorded separately.
 
-Knows: rollouts by number, what is to be done when one ends.  Knows not: sessions, models, trajectories.
-Invariant: what is registered with `on_end` runs exactly once, however the rollout ends.
+Knows: rollouts by number, callbacks at their end.  Knows not: sessions, models, trajectories.
+Invariant: callbacks registered with `on_end` run exactly once, however the rollout ends.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ from ludus.errors import UserError
 
 ResultT = TypeVar("ResultT")
 OnEnd = Callable[[BaseException | None], Awaitable[None]]
-"""Told what the rollout raised. None: it returned."""
+"""Called with the exception of the rollout. None: it returned."""
 
 
 @dataclass(eq=False)
 class Gathering:
-    """Rollouts that were gathered together; members of one gathering have different numbers."""
+    """Rollouts that are gathered together; each has another number."""
 
 
 @dataclass(eq=False, slots=True)
@@ -33,7 +33,7 @@ class Rollout:
     group_idx: int
     member_idx: int
     has_ended: bool = False
-    """What it left running may go on, and is not part of it any more."""
+    """Whether it has ended. Tasks that it left running may continue, but no longer belong to it."""
     _endings: list[OnEnd] = field(default_factory=list)
 
     def __repr__(self) -> str:
@@ -46,7 +46,7 @@ class Rollout:
         self._endings.append(ending)
 
     async def end(self, error: BaseException | None) -> None:
-        """Run what was registered, last first."""
+        """Run the registered callbacks, the last one first."""
         self.has_ended = True
         while self._endings:
             await self._endings.pop()(error)
@@ -56,17 +56,17 @@ _current: contextvars.ContextVar[Rollout | None] = contextvars.ContextVar("ludus
 
 
 def current_rollout() -> Rollout | None:
-    """The rollout that the caller plays in, or was begun in if that has ended. None: none."""
+    """The rollout in which the caller runs, or was started if that has ended. None: there is none."""
     return _current.get()
 
 
 async def play_rollout(awaitable: Awaitable[ResultT], rollout: Rollout) -> ResultT:
-    """What `awaitable` returns, played as `rollout`; everything that it awaits or starts is inside of it."""
+    """Await `awaitable` as `rollout`, to which everything that it awaits or starts belongs; returns its result."""
     with bound(_current, rollout):
         try:
             result = await awaitable
         except BaseException as error:
-            # Cancelled or failed: what was recorded must still be closed, and that may take the engine a moment.
+            # Even if cancelled or failed, sessions must be closed, for which the engine may need a moment.
             await asyncio.shield(rollout.end(error))
             raise
         await rollout.end(None)

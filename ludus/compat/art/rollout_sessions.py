@@ -1,9 +1,9 @@
-"""The sessions in which rollouts ask a model, wherever these are recorded: each rollout in one of its own.
+"""Assigns a session to each rollout that asks a model, with a local or a remote backend.
 
 Knows: rollouts, steps, how a rollout ended.  Knows not: models, what a session is.
-Invariants: a session is begun with its rollout's first request and ended with the rollout; names, and with them seeds,
-depend on the step and the order of gatherings alone, so that a loop that is played again, here or against a server,
-asks with the same seeds.
+Invariants: a session begins with its rollout's first request, and ends with the rollout; its name, which determines the
+seed, depends only on the step and the order of gatherings, so that a repeated loop uses the same seeds with any
+backend.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from ludus.episodes.outcome import Reported
 
 
 class RolloutSessions:
-    """Those of the rollouts that ask one model, and one for whatever asks outside of rollouts."""
+    """The sessions of rollouts for one model, and one session for requests outside of rollouts."""
 
     def __init__(
         self,
@@ -25,23 +25,23 @@ class RolloutSessions:
         begin: Callable[[str | None, str], str],
         end: Callable[[str, Reported], Awaitable[None]],
     ) -> None:
-        """step: the model's own, now.  begin: from a group (None: of none) and a name within it, what requests in the
-        session carry.  end: is given that again."""
+        """step: returns the model's current step.  begin: opens a session for a group (None: no group) and a name
+        within it; returns the session's key.  end: called with the key when the rollout has ended."""
         self._step = step
         self._begin = begin
         self._end = end
         self._playing: dict[Rollout, str] = {}
         self._gatherings: WeakKeyDictionary[Gathering, str] = WeakKeyDictionary()
         self._num_gatherings: Counter[int] = Counter()
-        """By step, so that a model that goes on from a step is asked with the same seeds."""
+        """By step, so that a model resumed from a step is asked with the same seeds."""
         self.outside = begin(None, f"s{step():06d}-outside")
-        """What requests outside of rollouts carry."""
+        """Key of the session for requests outside of rollouts."""
 
     def __repr__(self) -> str:
         return f"RolloutSessions(playing={len(self._playing)})"
 
     def now(self) -> str:
-        """What a request that is made now carries. Raises UserError if its rollout has ended."""
+        """The key for a request that is made now. Raises UserError if its rollout has ended."""
         rollout = current_rollout()
         if rollout is None:
             return self.outside
@@ -57,7 +57,7 @@ class RolloutSessions:
         return self._playing[rollout]
 
     def _group_id(self, rollout: Rollout) -> str:
-        """The step at a gathering's first request names the gathering for good."""
+        """The id of the rollout's group, which contains the step at the gathering's first request."""
         if rollout.gathering not in self._gatherings:
             step = self._step()
             self._num_gatherings[step] += 1
@@ -66,7 +66,7 @@ class RolloutSessions:
 
 
 def ending_of(error: BaseException | None) -> Reported:
-    """How a rollout ended that raised this. None: it returned."""
+    """The ending of a rollout that raised `error`. None: it returned."""
     if error is None:
         return Reported("ok", "its rollout has ended")
     return Reported("failed" if isinstance(error, Exception) else "cancelled", f"{type(error).__name__}: {error}")

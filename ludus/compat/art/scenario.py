@@ -1,6 +1,6 @@
-"""What a server of tools offers, and tasks for agents that have it.
+"""Tools and resources of MCP servers, and scenarios: tasks for agents that use them.
 
-Knows: tools and resources as MCP's servers list them.  Knows not: MCP's protocol, models.
+Knows: tools and resources in MCP's form.  Knows not: MCP's protocol, models.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ complete_task_tool: Mapping[str, Any] = {
         },
     },
 }
-"""A tool by which an agent ends its episode by itself."""
+"""A tool with which an agent ends its episode."""
 
 
 @dataclass(frozen=True)
@@ -44,7 +44,8 @@ class MCPTool:
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> Self:
-        """Of a mapping in MCP's form, with `inputSchema`, or with `parameters`. Raises UserError without a name."""
+        """From a mapping in MCP's form, with `inputSchema`, or with `parameters`. Raises UserError if it has no
+        name."""
         name = data.get("name")
         if not isinstance(name, str) or not name:
             raise UserError(f"a tool needs a name, but is {dict(data)!r:.100}")
@@ -55,13 +56,13 @@ class MCPTool:
         return {"name": self.name, "description": self.description, "parameters": dict(self.parameters)}
 
     def to_tool_schema(self) -> dict[str, Any]:
-        """As a request's `tools` have it."""
+        """The tool in the form of a request's `tools`."""
         return {"type": "function", "function": self.to_dict()}
 
 
 @dataclass(frozen=True)
 class MCPResource:
-    """Something that a server lets read."""
+    """A resource of a server."""
 
     uri: str
     name: str = ""
@@ -100,12 +101,12 @@ class GeneratedScenario:
         return {"task": self.task, "difficulty": self.difficulty}
 
     def preview(self, max_length: int = _PREVIEW_CHARACTERS) -> str:
-        """The task, or so much of its beginning."""
+        """The task, shortened to `max_length` characters."""
         return self.task if len(self.task) <= max_length else self.task[:max_length].strip() + "…"
 
 
 class GeneratedScenarioCollection(Sequence[GeneratedScenario]):
-    """Scenarios in an order; also rows of a dataset, with `to_dicts`."""
+    """A sequence of scenarios; `to_dicts` returns them as rows of a dataset."""
 
     def __init__(self, scenarios: Iterable[GeneratedScenario]) -> None:
         self.scenarios = list(scenarios)
@@ -119,7 +120,7 @@ class GeneratedScenarioCollection(Sequence[GeneratedScenario]):
 
     @classmethod
     def from_json(cls, json_str: str) -> Self:
-        """What `to_json` wrote; a bare list is one too. Raises UserError if it is neither."""
+        """Read what `to_json` wrote, or a plain list. Raises UserError for anything else."""
         try:
             data = json.loads(json_str)
             entries = data["scenarios"] if isinstance(data, dict) else data
@@ -147,13 +148,13 @@ class GeneratedScenarioCollection(Sequence[GeneratedScenario]):
         return self.scenarios[index]
 
     def shuffle(self, seed: int = 0) -> GeneratedScenarioCollection:
-        """The same scenarios in an order drawn from `seed`."""
+        """The same scenarios, shuffled by `seed`."""
         shuffled = list(self.scenarios)
         random.Random(seed).shuffle(shuffled)
         return GeneratedScenarioCollection(shuffled)
 
     def split(self, train_size: int) -> tuple[GeneratedScenarioCollection, GeneratedScenarioCollection]:
-        """The first `train_size`, and the others to hold out. Raises UserError if there are not so many."""
+        """The first `train_size` scenarios, and the rest. Raises UserError if there are fewer."""
         if not 0 <= train_size <= len(self):
             raise UserError(f"train_size={train_size} must be from 0 to the number of scenarios, {len(self)}")
         return tuple(map(GeneratedScenarioCollection, (self.scenarios[:train_size], self.scenarios[train_size:])))  # type: ignore[return-value]

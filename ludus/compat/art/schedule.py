@@ -14,9 +14,10 @@ Method = Literal["linear", "cosine", "constant"]
 def create_lr_schedule(
     total_steps: int, peak_lr: float, method: Method = "linear", warmup_steps: int = 0, min_lr: float = 0.0
 ) -> list[float]:
-    """One learning rate for each of `total_steps`: linearly up to `peak_lr`, then down to `min_lr` or constant.
+    """The learning rate of each of `total_steps`: linear warm-up to `peak_lr`, then decay towards `min_lr`, or
+    constant.
 
-    The first step of the warm-up has peak_lr / warmup_steps; `min_lr` would be that of the step after the last.
+    The first warm-up step has peak_lr / warmup_steps; `min_lr` would be reached one step after the last.
     """
     if total_steps < 1 or not 0 <= warmup_steps <= total_steps or not 0 <= min_lr <= peak_lr:
         raise UserError(
@@ -37,7 +38,7 @@ def create_lr_schedule(
 
 
 def learning_rates(rate: float | Sequence[float], num_batches: int) -> list[float]:
-    """The rate of each batch. Raises UserError if a list of them is not as long as the batches are many."""
+    """The learning rate of each batch. Raises UserError if a list of rates has another length than the batches."""
     if isinstance(rate, Sequence):
         if len(rate) != num_batches:
             raise UserError(

@@ -1,8 +1,8 @@
-"""A hosted model as ART's rollouts ask it and its trajectories train it.
+"""A hosted model that is sampled by ART's rollouts and trained on their trajectories.
 
-Knows: trajectories, rollouts, the sessions they are recorded in.  Knows not: HTTP, how a step is computed.
-Invariants: every rollout is a session of its own, and what asks outside of any rollout has one for the model; when a
-step returns, its checkpoint is durable unless the call asks for none.
+Knows: trajectories, rollouts, their sessions.  Knows not: HTTP, how a step is computed.
+Invariants: every rollout has its own session, and requests outside of rollouts share one for the model; when a step
+returns, its checkpoint is durable unless the call asks for none.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _ENDED = "ended-rollout"
 
 
 class ServedModel:
-    """Its sessions are open until `close`; what was never trained is accounted for then."""
+    """A model with open sessions; `close` ends them, and accounts for tokens that were never trained."""
 
     def __init__(self, model: HostedModel, server: GatewayServer) -> None:
         self.model = model
@@ -49,9 +49,9 @@ class ServedModel:
         return f"ServedModel({self.model!r}, {self.sessions!r}, {self.records!r})"
 
     def key(self) -> str:
-        """Of a request that is made now."""
+        """The key for a request that is made now."""
         rollout = current_rollout()
-        # The gateway answers what an ended rollout left running that its session has ended.
+        # For tasks left running by an ended rollout: the gateway answers that the session has ended.
         return _ENDED if rollout is not None and rollout.has_ended else self.sessions.now()
 
     async def train(self, asked: TrainArguments, on_progress: OnProgress) -> TrainResult:
@@ -76,7 +76,7 @@ class ServedModel:
             return await self._result(metrics, on_progress, is_saved=asked.config.save_checkpoint)
 
     async def train_sft(self, asked: TrainSFTArguments, on_progress: OnProgress) -> TrainResult:
-        """Supervised training on every assistant message of all histories; nothing is sampled meanwhile."""
+        """Train on every assistant message of all histories with a supervised loss; sampling is paused meanwhile."""
         config = asked.config
         batch_size = AUTO_BATCH_SIZE if config.batch_size == "auto" else config.batch_size
         histories = [history for trajectory in asked.trajectories for history in trajectory.histories()]
@@ -92,7 +92,7 @@ class ServedModel:
             return await self._result(metrics, on_progress, is_saved=True)
 
     def last_result(self) -> TrainResult:
-        """Of the newest step, as it is on disk."""
+        """The result of the newest step, read from disk."""
         step, path = self.model.step, self.model.saved_weights
         metrics = dict(self.model.run.store.metrics()).get(step, {})
         return TrainResult(step=step, metrics=metrics, checkpoint_path=None if path is None else str(path))
@@ -111,7 +111,7 @@ class ServedModel:
         return TrainResult(step=self.model.step, metrics=dict(metrics), checkpoint_path=path)
 
     def _begin(self, group_id: str | None, name: str) -> str:
-        """The key of a new session, which the gateway of all models reaches."""
+        """Open a session; returns its key, which is valid at the gateway of all models."""
         session_id = name if group_id is None else f"{group_id}-{name}"
         handle, key = self.episodes.open(SessionSpec(session_id, group_id=group_id))
         self._server.keys.bind(key, handle)
@@ -119,6 +119,6 @@ class ServedModel:
 
     async def _end(self, key: str, ending: Reported) -> None:
         handle = self._server.keys.get(key)
-        assert handle is not None, "the rollout's session was opened"
+        assert handle is not None, "the rollout's session is not open"
         self._server.keys.release(handle)
         await self.episodes.end(handle, ending)

@@ -1,8 +1,8 @@
-"""`ServerBackend`: models that live and are trained behind a URL; here are neither torch nor a device.
+"""`ServerBackend`: uses a remote server to serve and train models; needs neither torch nor a GPU on this machine.
 
-Knows: what each call of a backend is on the wire, which rollout a request belongs to.  Knows not: weights, tokens.
-Invariants: a call that was acknowledged is carried out once, whatever happens to the server or to us meanwhile; what a
-choice was sampled with is taken from the server's record, never from what travels back.
+Knows: the server's API, which rollout a request belongs to.  Knows not: weights, tokens.
+Invariants: an acknowledged call is carried out exactly once, even if the server or this process restarts; tokens and
+logprobs of choices are taken from the server's record, never from the client's data.
 """
 
 from __future__ import annotations
@@ -45,8 +45,8 @@ from ludus.errors import UserError
 logger = logging.getLogger(__name__)
 
 KEY_VARIABLE = "LUDUS_API_KEY"
-PATIENCE_S = 600.0  # a server that loads a large model anew takes minutes
-# Waits of 0.5, 1, 2 … seconds: a request for an answer outlives a restart of a minute.
+PATIENCE_S = 600.0  # a restarted server takes minutes to load a large model
+# With pauses of 0.5, 1, 2 … seconds, a request to a model survives a restart of a minute.
 CONNECT_RETRIES = 7
 
 
@@ -62,11 +62,12 @@ class ServerBackend(Backend):
         ca_file: str | Path | None = None,
         launched: LaunchedServer | None = None,
     ) -> None:
-        """api_key: None: that of the environment variable LUDUS_API_KEY.
+        """api_key: None: from the environment variable LUDUS_API_KEY.
 
-        patience_s: how long the server may be away, as while it is restarted, before that is an error.
-        ca_file: PEM certificates that a server at https:// may be signed by. None: by whom the system trusts.
-        launched: the server, if it was started for us and is to end with us; see `launch`. None: others see to it.
+        patience_s: how long the server may be unreachable, for instance during a restart, before that is an error.
+        ca_file: PEM file with trusted certificates for https://. None: the system's.
+        launched: a server that was started for this backend and ends with it; see `launch`. None: it is managed
+        elsewhere.
         """
         key = os.environ.get(KEY_VARIABLE) if api_key is None else api_key
         if not key:
@@ -82,13 +83,13 @@ class ServerBackend(Backend):
         self._key = key
         self._has_met = False
         self._id = uuid.uuid4().hex[:12]
-        """Tells our sessions from those of other clients."""
+        """Distinguishes this client's sessions from those of others."""
         self._steps: dict[str, int] = {}
-        """By path of the model, the last that the server reported."""
+        """The last step reported by the server, by path of the model."""
         self._sessions: dict[str, RolloutSessions] = {}
-        """By path of the model; of those that were registered."""
+        """Sessions of registered models, by path."""
         self._transports: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, list[Any]] = weakref.WeakKeyDictionary()
-        """Connections to models, of the loops that they were made on."""
+        """Transports to models, by the event loop on which they were made."""
 
     @classmethod
     async def launch(
@@ -100,11 +101,11 @@ class ServerBackend(Backend):
         patience_s: float = PATIENCE_S,
         **options: Any,
     ) -> ServerBackend:
-        """A backend whose server is started where the accelerator is, and ends with `close` or once it is idle.
+        """A backend with a server that is started on another machine, and ends with `close` or when it is idle.
 
         on: `ssh:HOST`, `local`, … (docs/cluster-remote.md).  settings or options: fields of `LaunchSettings`.
-        on_line: called with what the server writes until it serves, and how it stands in a queue.
-        Raises BackendError with the last lines of its log if it does not come to serve.
+        on_line: called with lines of the server's log until it serves, and with its state in a queue.
+        Raises BackendError, with the last lines of its log, if it does not start.
         """
         if settings is not None and options:
             raise UserError(f"pass settings or {', '.join(options)}, not both")
@@ -166,7 +167,7 @@ class ServerBackend(Backend):
         return int((await self._client.run_job(_path(model), job))["step"])
 
     async def close(self) -> None:
-        """Close the connections that were made on this loop; the server goes on, unless it was launched for us."""
+        """Close the connections of this event loop; the server continues, unless it was launched by this backend."""
         for transport in self._transports.pop(asyncio.get_running_loop(), []):
             await transport.aclose()
         if self._launched is not None:
@@ -186,7 +187,7 @@ class ServerBackend(Backend):
 
     async def _register(self, model: TrainableSpec) -> ModelView:
         await self._meet()
-        # The server answers after a while even if it is still loading, so that no proxy on the way ends the request.
+        # The server answers after some seconds even if it is still loading, so that proxies do not time out.
         while (view := await self._client.post(ModelView, "/models", _registration(model))).step is None:
             pass
         path = _path(model)
@@ -205,7 +206,7 @@ class ServerBackend(Backend):
 
 
 async def _open(launched: LaunchedServer) -> None:
-    """Being cancelled while it opens leaves no server behind."""
+    """Open the server; if this is cancelled, the server is stopped."""
     opening = asyncio.ensure_future(asyncio.to_thread(launched.open))
     try:
         await asyncio.shield(opening)
@@ -228,7 +229,7 @@ def _path(model: TrainableSpec) -> str:
 
 
 def _without_logprobs(value: Any) -> Any:
-    """The server has them, exact, in its record; on the way they would be most of what is sent."""
+    """The value without logprobs, which are exact in the server's record, and would be most of the data sent."""
     if isinstance(value, Mapping):
         is_choice = "message" in value and "logprobs" in value
         return {key: _without_logprobs(item) for key, item in value.items() if not (is_choice and key == "logprobs")}

@@ -1,8 +1,8 @@
-"""Groups of trajectories become groups of episodes: the records behind their choices, with their rewards.
+"""Converts groups of trajectories to groups of episodes: the records of their choices, with their rewards.
 
 Knows: trajectories, records, rewards.  Knows not: advantages, batches, weights.
-Invariants: ids are those of position, so the order of a step is that of the groups that were given; a recorded turn is
-in one trajectory of a step at most.
+Invariants: ids are derived from positions, so the order in a step is that of the given groups; a recorded turn is in at
+most one trajectory of a step.
 """
 
 from __future__ import annotations
@@ -28,21 +28,21 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Settled:
-    """What one step is made of."""
+    """The episodes of one step."""
 
     taken: TakenGroups
     turns: dict[str, Episode]
-    """By id, each turn with the episode it is in."""
+    """The episode of each turn, by turn id."""
     num_foreign_choices: int
-    """Of other models; they are context."""
+    """Number of choices of other models, which are context."""
     num_edited_choices: int
-    """Of this model, changed since; what was sampled is trained."""
+    """Number of this model's choices that were edited; the sampled tokens are trained."""
     num_empty: int
-    """Trajectories without a recorded choice."""
+    """Number of trajectories without a recorded choice."""
 
 
 def settle_groups(groups: Sequence[TrajectoryGroup], records: TurnRecords, *, step: int) -> Settled:
-    """The episodes of step `step`; trajectories learn which weights sampled them.
+    """The episodes of step `step`; also sets the versions of the weights on the trajectories.
 
     Raises UserError for a choice without a record, a turn in two trajectories, or a reward that is no number.
     """
@@ -83,7 +83,7 @@ def settle_groups(groups: Sequence[TrajectoryGroup], records: TurnRecords, *, st
 
 @dataclass(frozen=True, slots=True)
 class _Member:
-    """A trajectory, and where it stands."""
+    """A trajectory, and its position."""
 
     trajectory: Trajectory
     named: tuple[str, ...]

@@ -1,8 +1,8 @@
-"""Supervised training of a model on a file or a list of trajectories, in chunks with one schedule over all of them.
+"""Supervised training of a model on a file or a list of trajectories, in chunks with a common schedule.
 
 Knows: trajectories, files of conversations, schedules.  Knows not: backends, tensors.
-Invariant: trajectory and learning rate of every batch depend on the arguments alone, so a run that goes on after some
-chunks is the same as one without a break.
+Invariant: trajectories and learning rate of every batch depend only on the arguments, so a run resumed after some
+chunks equals one without an interruption.
 """
 
 from __future__ import annotations
@@ -24,20 +24,20 @@ from ludus.compat.members import takes
 from ludus.errors import UserError
 from ludus.runs.metrics import Metrics
 
-SHUFFLED = 10_000  # ART's buffer; here a file is shuffled as a whole
+SHUFFLED = 10_000  # ART's buffer size; here the whole file is shuffled
 
 
 @dataclass(frozen=True, slots=True)
 class SFTDatasetChunk:
-    """What one call of `train_sft` is given."""
+    """The arguments of one call of `train_sft`."""
 
     trajectories: list[Trajectory]
     config: TrainSFTConfig
     step: int
-    """Batches since the first epoch began."""
+    """Number of batches since the beginning of the first epoch."""
     epoch: int
     epoch_step: int
-    """Batches since this epoch began."""
+    """Number of batches since the beginning of this epoch."""
 
 
 def iterate_file(
@@ -49,11 +49,11 @@ def iterate_file(
     *,
     shuffle: bool = True,
 ) -> Iterator[Trajectory]:
-    """The conversations of a JSONL file, once for each epoch: lines with `messages`, and `tools` if there are any.
+    """The conversations of a JSONL file, once for each epoch: lines with `messages`, and optionally `tools`.
 
-    shuffle: another order in each epoch, of the whole file, whatever the size of the buffer; with `shuffle_buffer_size`
-    of 1 none.  initial_skip: so many are left out, for a run that goes on.
-    Raises UserError for a line that is no conversation, with its number.
+    shuffle: shuffle the whole file in each epoch, whatever the buffer size, except with `shuffle_buffer_size=1`.
+    initial_skip: number of conversations to skip, for a resumed run.
+    Raises UserError, with the line number, for a line that is no conversation.
     """
     order = _order(seed, shuffle and shuffle_buffer_size > 1)
     for part in epoch_parts(_read(Path(file_path)), 1, epochs, initial_skip, order):
@@ -77,8 +77,8 @@ def create_sft_dataset_iterator(
 ) -> Iterator[SFTDatasetChunk]:
     """Chunks of `chunk_size` batches, with one schedule over the batches of all epochs.
 
-    initial_step: batches trained already.  show_progress: a bar, on a terminal and in a notebook.
-    final_step: the batch to end before. None: the last one counts.
+    initial_step: number of batches already trained.  show_progress: show a bar in a terminal or notebook.
+    final_step: stop before this batch. None: at the end.
     """
     if not trajectories or min(chunk_size, epochs, batch_size) < 1:
         raise UserError(
@@ -120,10 +120,10 @@ async def train_sft_from_file(
     shuffle: bool = True,
     **options: Any,
 ) -> list[Metrics]:
-    """Train on all conversations of a JSONL file; the metrics of each chunk, which is a step of the model each.
+    """Train on all conversations of a JSONL file; returns the metrics of each chunk, which is one step of the model.
 
-    shuffle_buffer_size: 1: no order but the file's.  options: chunk_size, seed and show_progress of
-    `create_sft_dataset_iterator`, of which the others are too.
+    shuffle_buffer_size: 1: keep the file's order.  options: chunk_size, seed and show_progress of
+    `create_sft_dataset_iterator`, as are the other arguments.
     """
     del _config, verbose
     options |= {"epochs": epochs, "batch_size": batch_size, "peak_lr": peak_lr, "schedule_type": schedule_type}

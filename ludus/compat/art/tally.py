@@ -1,6 +1,6 @@
-"""What becomes of rollouts that are played together, counted and shown on a bar.
+"""Counts the results of rollouts that are gathered together, and shows them on a bar.
 
-Knows: what they returned or raised, how many may fail.  Knows not: groups, models, training.
+Knows: their results and exceptions, how many may fail.  Knows not: groups, models, training.
 Invariants: results are in the order of submission; cancelling is never counted as a failure.
 """
 
@@ -25,40 +25,40 @@ Member = Trajectory | BaseException | Awaitable[Trajectory | Iterable[Trajectory
 
 
 class RolloutTally:
-    """What has become of the rollouts of one gathering, on a bar."""
+    """Counts of the rollouts of one gathering, with a bar."""
 
     def __init__(
         self, bar: Bar | None = None, *, max_exceptions: int | float = 0, max_metrics: int | None = None
     ) -> None:
-        """max_exceptions: so many rollouts may fail, or this share of them if it is a float.  max_metrics: most that
-        the bar shows. None: all."""
+        """max_exceptions: number of rollouts that may fail, or, as a float, their share.  max_metrics: limit on the
+        metrics shown on the bar. None: all."""
         self.gathering = Gathering()
         self.group_idxs = count()
-        """The next one of a group that begins to play."""
+        """Index of the next group that starts."""
         self._bar = Bar() if bar is None else bar
         self._max_exceptions = max_exceptions
         self._max_metrics = max_metrics
         self._num_rollouts = 0
         self._num_failed = 0
         self._num_tokens: int | None = None
-        """None: they are not counted."""
+        """None: tokens are not counted."""
         self._values: dict[str, list[float]] = {}
 
     def begin(self, num_rollouts: int) -> None:
-        """So many rollouts start."""
+        """`num_rollouts` rollouts are started."""
         self._num_rollouts += num_rollouts
         self._bar.total = self._num_rollouts
         self._bar.refresh()
 
     def finish(self, *trajectories: Trajectory) -> None:
-        """A rollout has returned them."""
+        """A rollout has returned these trajectories."""
         for trajectory in trajectories:
             for name, value in {"reward": trajectory.reward, **trajectory.metrics}.items():
                 self._values.setdefault(name, []).append(float(value))
         self._show(1)
 
     def fail(self, error: Exception) -> None:
-        """One has raised. Raises the error if that is one too many."""
+        """A rollout has failed. Raises the error if more have failed than are tolerated."""
         self._num_failed += 1
         self._show(1)
         allowed = self._max_exceptions
@@ -66,7 +66,7 @@ class RolloutTally:
             raise error
 
     def count_tokens(self, request: Mapping[str, Any], answer: Mapping[str, Any]) -> None:
-        """Adds what an answer has sampled to the bar."""
+        """Add the tokens of an answer to the bar."""
         usage = answer.get("usage") or {}
         self._num_tokens = (self._num_tokens or 0) + int(usage.get("completion_tokens") or 0)
         self._show(0)
@@ -83,11 +83,11 @@ class RolloutTally:
 
 
 current_tally: ContextVar[RolloutTally | None] = ContextVar("ludus_tally", default=None)
-"""Of the gathering that plays here."""
+"""The tally of the current gathering."""
 
 
 async def settle(member: Member, rollout: Rollout, tally: RolloutTally) -> Played | Exception:
-    """What one member returned or raised; raises it if that is not tolerated."""
+    """Run one member; returns its result, or its exception, which is raised if it is not tolerated."""
     try:
         if isinstance(member, BaseException):
             raise member
@@ -107,7 +107,7 @@ async def settle(member: Member, rollout: Rollout, tally: RolloutTally) -> Playe
 
 
 async def in_order(coroutines: Iterable[Coroutine[Any, Any, ResultT]]) -> list[ResultT]:
-    """All results in order; the first error ends the others and rises as it is."""
+    """All results in order; the first error cancels the others, and is raised unwrapped."""
     try:
         async with asyncio.TaskGroup() as group:
             tasks = [group.create_task(each) for each in coroutines]

@@ -1,8 +1,8 @@
-"""`Model` and `TrainableModel`: what a user's rollouts ask, log and train, whatever serves and trains it.
+"""`Model` and `TrainableModel`: the models that a user's rollouts ask, log and train, with any backend.
 
 Knows: clients of OpenAI's SDK, log files, backends.  Knows not: weights, tokens.
-Invariants: a client asks the newest weights, also when it was made before them; a rollout asks in a session of its own,
-whoever made its client.
+Invariants: a client always uses the newest weights, even if it was made before them; every rollout has its own session,
+wherever its client was made.
 """
 
 from __future__ import annotations
@@ -41,14 +41,14 @@ from ludus.settings import merged
 logger = logging.getLogger(__name__)
 ConfigT = TypeVar("ConfigT")
 
-TIMEOUT_S = 1200.0  # of one answer: what a long one takes on a laptop
+TIMEOUT_S = 1200.0  # for one answer: enough for a long one on a laptop
 CONNECT_TIMEOUT_S = 5.0
 _TOLD = Told("art", "model.Model")
 
 
 @with_members("art", "model.Model")
 class Model(pydantic.BaseModel, Generic[ConfigT]):
-    """A model that is asked and logged, and not trained: an endpoint by its name, for comparison."""
+    """A model that is asked and logged but not trained: a named endpoint, for comparisons."""
 
     model_config = pydantic.ConfigDict(extra="forbid", protected_namespaces=(), arbitrary_types_allowed=True)
 
@@ -56,23 +56,23 @@ class Model(pydantic.BaseModel, Generic[ConfigT]):
     name: str = pydantic.Field(min_length=1, pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$")
     project: str = pydantic.Field(min_length=1, pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$")
     config: ConfigT | None = None
-    """The user's own; nothing here reads it."""
+    """The user's own data; not used here."""
     inference_base_url: str | None = None
     """None: OpenAI's."""
     inference_api_key: str | None = None
-    """None: that of the environment variable OPENAI_API_KEY."""
+    """None: from the environment variable OPENAI_API_KEY."""
     inference_model_name: str | None = None
-    """None: its name."""
+    """None: `name`."""
     base_path: str = DEFAULT_PATH
-    """Where logs and state lie; a project is a folder below."""
+    """Folder of logs and state, with a subfolder for each project."""
     id: str | None = None
     run_id: str | None = None
     entity: str | None = None
     report_metrics: list[str] | None = None
-    """These four are kept with the model; nothing here reads them."""
+    """This field and the three before it are stored with the model, but not used here."""
     _backend: Backend | None = pydantic.PrivateAttr(default=None)
     _without_endpoint: ClassVar[tuple[str | None, str | None]] = (None, None)
-    """Base URL and key of a client where none are known. None: what the SDK itself takes."""
+    """Base URL and key of clients of a model without an endpoint. None: the SDK's defaults."""
     _transports: dict[str, ModelTransport] = pydantic.PrivateAttr(default_factory=dict)
 
     @pydantic.model_validator(mode="before")
@@ -90,7 +90,7 @@ class Model(pydantic.BaseModel, Generic[ConfigT]):
     def openai_client(self, **options: Any) -> Any:
         """An `openai.AsyncOpenAI` for this model. options: its other arguments.
 
-        What it is asked and answers is captured where a trajectory is being captured.
+        Its requests and answers are captured if a trajectory is being captured.
         Raises UserError if the SDK is not installed.
         """
         try:
@@ -103,7 +103,7 @@ class Model(pydantic.BaseModel, Generic[ConfigT]):
         return sdk.AsyncOpenAI(**{"http_client": self.http_client(), **known, **options})
 
     def http_client(self) -> Any:
-        """An AsyncClient, of the module that OpenAI's SDK takes, whose requests go to the model."""
+        """An AsyncClient (of httpx or httpx2, as required by OpenAI's SDK) whose requests go to the model."""
         name = sdk_http_module()
         http = importlib.import_module(name)
         if name not in self._transports:
@@ -113,13 +113,13 @@ class Model(pydantic.BaseModel, Generic[ConfigT]):
         )
 
     def get_inference_name(self, step: int | None = None) -> str:
-        """What `model=` of a request is. step: only None is possible here: this model has no steps."""
+        """The value of `model=` in requests. step: must be None, as this model has no steps."""
         if step is not None:
             raise UserError(f"{self.name!r} is not trained, so it has no step {step}; leave step out")
         return self.inference_model_name or self.name
 
     def litellm_completion_params(self, step: int | None = None) -> dict[str, Any]:
-        """Arguments for `litellm.acompletion` beside the messages."""
+        """Arguments of `litellm.acompletion` in addition to the messages."""
         return {
             "model": f"{'hosted_vllm/' if self.trainable else ''}{self.get_inference_name(step)}",
             "base_url": self.inference_base_url,
@@ -135,21 +135,21 @@ class Model(pydantic.BaseModel, Generic[ConfigT]):
         metrics: Mapping[str, float] | None = None,
         step: int | None = None,
     ) -> dict[str, float]:
-        """Write groups, or bare trajectories and exceptions, and their means to the log files; the means.
+        """Write groups, or single trajectories and exceptions, and their means to the log files; returns the means.
 
-        metrics: written beside them.  step: None: the model's own.
+        metrics: further metrics to write.  step: None: the model's current step.
         """
         at = await self.get_step() if step is None else step
         return self.log_files.write(as_groups(trajectories), split=split, step=at, metrics=metrics or {})
 
     def backend(self) -> Backend:
-        """What it was registered with, which it has no use for. Raises UserError before."""
+        """The backend that it was registered with, which is not used. Raises UserError if it was not registered."""
         if self._backend is None:
             raise UserError(f"{self.name!r} has no backend; call `await model.register(backend)` first")
         return self._backend
 
     async def register(self, backend: Backend) -> None:
-        """Nothing but that: it is asked where it is, and logged here."""
+        """Only stores the backend: the model is asked at its own URL, and logged here."""
         self._backend = backend
 
     def safe_model_dump(self, *args: Any, **kwargs: Any) -> dict[str, Any]:
@@ -161,18 +161,18 @@ class Model(pydantic.BaseModel, Generic[ConfigT]):
         return 0
 
     def read_state(self) -> dict[str, Any] | None:
-        """What the user's loop has kept, such as a position in its data. None: nothing."""
+        """The state saved by the user's loop, such as a position in its data. None: there is none."""
         path = self.log_files.folder / "state.json"
         return dict(json.loads(path.read_text(encoding="utf-8"))) if path.exists() else None
 
     def merge_state(self, state: Mapping[str, Any]) -> dict[str, Any]:
-        """The state with these keys replaced, in mappings below too."""
+        """Update the state recursively with these keys, and return it."""
         found = merged(self.read_state() or {}, state)
         self.overwrite_state(found)
         return found
 
     def overwrite_state(self, state: Mapping[str, Any]) -> None:
-        """Replace the state as a whole; it is written whole or not at all."""
+        """Replace the whole state atomically."""
         folder = self.log_files.folder
         folder.mkdir(parents=True, exist_ok=True)
         draft = folder / "state.json.part"
@@ -180,34 +180,34 @@ class Model(pydantic.BaseModel, Generic[ConfigT]):
         draft.replace(folder / "state.json")
 
     def write_state(self, state: Mapping[str, Any]) -> None:
-        """`overwrite_state`, by its older name."""
+        """`overwrite_state` under its former name."""
         self.overwrite_state(state)
 
     async def _prepare(self) -> InferenceEndpoint | None:
-        """Where it is now. None: at its own base URL."""
+        """The current endpoint. None: its own base URL."""
         return None
 
 
 @with_members("art", "model.TrainableModel")
 class TrainableModel(Model[ConfigT]):
-    """A model that is trained from what its rollouts do."""
+    """A model that is trained on the trajectories of its rollouts."""
 
     trainable: ClassVar[bool] = True
     base_model: str = pydantic.Field(min_length=1)
     """Name of an embedded model, a folder, or a hub id."""
     _without_endpoint: ClassVar[tuple[str | None, str | None]] = (PLACEHOLDER, "unregistered")
     _internal_config: Mapping[str, Any] | None = pydantic.PrivateAttr(default=None)
-    """Keys of Ludus's configuration in which this model's differs. None: in none. It is read at registration."""
+    """Settings of Ludus that are specific to this model, read at registration. None: there are none."""
     _inference: InferenceEndpoint | None = pydantic.PrivateAttr(default=None)
 
     def __init__(self, *, _internal_config: Mapping[str, Any] | None = None, **fields: Any) -> None:
-        """_internal_config: keys of Ludus's configuration in which this model's differs, such as
-        {"model": {"lora": None}}; docs/configuration.md lists them."""
+        """_internal_config: settings of Ludus that are specific to this model, such as {"model": {"lora": None}};
+        docs/configuration.md lists them."""
         super().__init__(**fields)
         self._internal_config = _internal_config
 
     def __getattribute__(self, name: str) -> Any:
-        # A rollout may make a client of its own, of the model's address and key: the key names the rollout.
+        # A rollout may make its own client from the model's URL and key, so the key identifies the rollout.
         if name == "inference_api_key" and (endpoint := self._inference) is not None:
             return endpoint.key()
         return super().__getattribute__(name)
@@ -217,7 +217,7 @@ class TrainableModel(Model[ConfigT]):
         return acting_keys(self._internal_config or {})
 
     def backend(self) -> Backend:
-        """What trains it; a `LocalBackend` in `base_path` where it was not registered."""
+        """Its backend; a `LocalBackend` in `base_path` if it was not registered."""
         if self._backend is None:
             logger.warning(
                 "%s was not registered: a LocalBackend in %r trains it in this process; call "
@@ -230,9 +230,9 @@ class TrainableModel(Model[ConfigT]):
 
     @takes("art", "model.TrainableModel.register")
     async def register(self, backend: Backend, _openai_client_config: Mapping[str, Any] | None = None) -> None:
-        """Have `backend` serve and train the model; returns when it answers. Doing it again is allowed.
+        """Let `backend` serve and train the model; returns when it is ready. Registering twice is allowed.
 
-        Raises UserError if another backend has it already.
+        Raises UserError if it is registered with another backend.
         """
         if self._backend is not None and self._backend is not backend:
             raise UserError(f"{self.name!r} is registered with {self._backend!r}; make another model for {backend!r}")
@@ -241,7 +241,7 @@ class TrainableModel(Model[ConfigT]):
         await self._prepare()
 
     def get_inference_name(self, step: int | None = None) -> str:
-        """What `model=` of a request is. step: that step's weights, if they were saved. None: the newest."""
+        """The value of `model=` in requests. step: use that step's weights, if they were saved. None: the newest."""
         name = self.inference_model_name or self.name
         return name if step is None else f"{name}@{step}"
 
@@ -257,9 +257,9 @@ class TrainableModel(Model[ConfigT]):
         on_progress: OnProgress | None = None,
         **options: Any,
     ) -> TrainResult:
-        """One step on the groups, logged as split `train`. options: as those of a backend's `train`.
+        """Train one step on the groups, which are logged as split `train`. options: as for a backend's `train`.
 
-        When it returns, every client of the model asks the new weights.
+        When it returns, every client of the model uses the new weights.
         """
         groups = [as_group(each) for each in trajectory_groups if each is not None]
         await self._prepare()
@@ -278,7 +278,7 @@ class TrainableModel(Model[ConfigT]):
         *,
         on_progress: OnProgress | None = None,
     ) -> TrainResult:
-        """Supervised training on every assistant message of the trajectories; one step of the model."""
+        """Train on every assistant message of the trajectories with a supervised loss; counts as one step."""
         del _config, verbose
         given = list(trajectories)
         if not given:
@@ -289,7 +289,7 @@ class TrainableModel(Model[ConfigT]):
         return result
 
     async def delete_checkpoints(self, best_checkpoint_metric: str = "val/reward") -> None:
-        """Delete all checkpoints but the newest and the one with the largest value of a logged metric."""
+        """Delete all checkpoints except the newest and the one with the largest value of a logged metric."""
         best = self.log_files.best_step(best_checkpoint_metric)
         await self.backend().delete_checkpoints(self, () if best is None else (best,))
 

@@ -1,4 +1,4 @@
-"""One run of an agent as the agent reports it: messages and choices, a reward, and what else it wants kept.
+"""Trajectories: an agent's own report of a run, with messages and choices, a reward, metrics and metadata.
 
 Knows: what a user writes into it.  Knows not: tokens, sessions, groups.
 Invariant: a choice of a recorded turn is trained, a mapping is context; the order of the list is the conversation.
@@ -41,7 +41,7 @@ class History(pydantic.BaseModel):
         return [to_json(item) for item in items]
 
     def messages(self) -> Messages:
-        """Everything as messages, ready for the next request."""
+        """All items as messages for the next request."""
         return [message_of(item) for item in self._checked()]
 
     def choices(self) -> list[Any]:
@@ -49,33 +49,32 @@ class History(pydantic.BaseModel):
         return [item for item in self._checked() if is_choice(item)]
 
     def turn_ids(self, model: str | None = None) -> list[str]:
-        """Of the choices that name a recorded turn, in order. model: not of those that say another one sampled them."""
+        """Ids of the recorded turns of choices, in order. model: leaves out choices sampled by another model."""
         mine = (each for each in self.choices() if model is None or sampled_by(each) in (None, model))
         return [found for found in map(turn_id, mine) if found is not None]
 
     def _checked(self) -> Iterator[Any]:
-        # Appending to the list validates nothing: what stands in it is checked where it is read.
+        # Items appended to the list are not validated, so they are checked here.
         for idx, item in enumerate(self.messages_and_choices):
             yield check_item(item, f"messages_and_choices[{idx}]")
 
 
 class Trajectory(History):
-    """What an agent did, and how good it was. Arguments that are none of its fields are left out; a warning names
-    them."""
+    """A run of an agent, and its reward. Unknown arguments are dropped with a warning."""
 
     additional_histories: list[History] = pydantic.Field(default_factory=list)
-    """Conversations beside the main one: sub-agents, other branches, what stood there before a summary."""
+    """Conversations besides the main one: sub-agents, other branches, the history before a summary."""
     reward: float = 0.0
     initial_policy_version: int | None = None
-    """Weights that sampled first. None: not known yet; training fills it in, as the next."""
+    """Version of the weights that sampled first. None: not known yet; training sets this field and the next."""
     final_policy_version: int | None = None
     metrics: dict[str, float | int | bool] = pydantic.Field(default_factory=dict)
     """Averaged over trajectories."""
     metadata: dict[str, Scalar] = pydantic.Field(default_factory=dict)
-    """Kept with the trajectory, never averaged."""
+    """Stored with the trajectory, never averaged."""
     logs: list[str] = pydantic.Field(default_factory=list)
     start_time: datetime = pydantic.Field(default_factory=datetime.now, exclude=True)
-    """Without a zone, as ART has it."""
+    """Without a time zone, as in ART."""
 
     @pydantic.model_validator(mode="before")
     @classmethod
@@ -95,11 +94,11 @@ class Trajectory(History):
         return [self, *self.additional_histories]
 
     def log(self, message: str) -> None:
-        """Keep a line with the trajectory."""
+        """Add a line to the trajectory's logs."""
         self.logs.append(message)
 
     def finish(self) -> Self:
-        """The trajectory, with the metric `duration`: seconds since it was made."""
+        """Set the metric `duration`, the seconds since the trajectory was made; returns the trajectory."""
         self.metrics["duration"] = (datetime.now(self.start_time.tzinfo) - self.start_time).total_seconds()
         return self
 
@@ -114,8 +113,8 @@ class Trajectory(History):
             self.metrics[key] = self.metrics.get(key, 0.0) + perf_counter() - began_s
 
     def for_logging(self) -> dict[str, Any]:
-        """Plain values for a file: reward, metrics, metadata, logs, tools, and every history's messages, each marked
-        `trainable` where a model of Ludus sampled it."""
+        """JSON-able values for a file: reward, metrics, metadata, logs, tools, and the messages of every history,
+        marked `trainable` if sampled by a model of Ludus."""
         return {
             "reward": self.reward,
             "metrics": dict(self.metrics),

@@ -1,8 +1,8 @@
-"""The way of a client's requests to a model, wherever it is by then, with its answers passed to listeners.
+"""An HTTP transport that sends a client's requests to the model's current endpoint, and reports answers to listeners.
 
-Knows: the transport interface that httpx and httpx2 share, the endpoint of a model.  Knows not: what a request asks.
-Invariants: where a request goes is decided when it is sent: with the weights and the rollout of that moment; what is
-passed on is what the client was given.
+Knows: the transport interface shared by httpx and httpx2, the endpoint of a model.  Knows not: the content of requests.
+Invariants: the endpoint, weights and rollout of a request are determined when it is sent; listeners get exactly what
+the client gets.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ from ludus.compat.art.backends import InferenceEndpoint
 from ludus.compat.art.exchanges import exchange_listeners
 
 PLACEHOLDER = "http://model.ludus.invalid/v1"
-"""The base URL of a client whose model has none yet."""
+"""Base URL of a client whose model has no endpoint yet."""
 
 Endpoint = Callable[[], Awaitable[InferenceEndpoint | None]]
-"""Where the model is now. None: where at the client's own base URL."""
+"""Returns the model's current endpoint. None: the client's own base URL."""
 
 
 class ModelTransport:
@@ -31,9 +31,9 @@ class ModelTransport:
     def __init__(self, http: ModuleType, endpoint: Endpoint) -> None:
         self._http = http
         self._endpoint = endpoint
-        # A connection belongs to the event loop that it was made on, and a program may have several.
+        # A connection is bound to the event loop on which it was made, and a program may have several loops.
         self._inner: WeakKeyDictionary[asyncio.AbstractEventLoop, Any] = WeakKeyDictionary()
-        # The modules check their streams by class, and the class is the module's own.
+        # Each module requires streams of its own class.
         self._stream_class = type("KeptStream", (_Kept, http.AsyncByteStream), {})
 
     async def handle_async_request(self, request: Any) -> Any:
@@ -44,7 +44,7 @@ class ModelTransport:
             request.headers["authorization"] = f"Bearer {endpoint.key()}"
         listeners = exchange_listeners() if request.url.path.endswith("/chat/completions") else ()
         if listeners:
-            request.headers["accept-encoding"] = "identity"  # what is passed on is read as it comes
+            request.headers["accept-encoding"] = "identity"  # listeners parse the raw bytes
         response = await self._transport(endpoint).handle_async_request(request)
         if listeners and response.status_code == 200:
             asked, content_type = json.loads(await request.aread()), response.headers.get("content-type", "")
@@ -59,7 +59,7 @@ class ModelTransport:
         return response
 
     async def aclose(self) -> None:
-        """Nothing: other clients of the model use the same connections."""
+        """Does nothing, as other clients of the model use the same connections."""
 
     async def __aenter__(self) -> ModelTransport:
         return self
@@ -79,13 +79,13 @@ class ModelTransport:
         for known in (PLACEHOLDER, base_url):
             if text.startswith(known):
                 return self._http.URL(base_url + text[len(known) :])
-        # A client made before the model moved, as after its server was started anew, has the old address.
+        # A client that was made before the server moved, for instance by a restart, has the old address.
         path = text.partition("/v1/")[2]
         return self._http.URL(f"{base_url}/{path}")
 
 
 class _Kept:
-    """The body of a response, kept while it is read and passed on once it was read to its end."""
+    """The body of a response, collected while it is read, and reported when it was read to its end."""
 
     def __init__(self, stream: Any, pass_on: Callable[[bytes], None]) -> None:
         self._stream = stream
@@ -95,7 +95,7 @@ class _Kept:
         parts: list[bytes] = []
         async for part in self._stream:
             parts.append(part)
-            if part.rstrip().endswith(b"[DONE]"):  # iterating over events stops here
+            if part.rstrip().endswith(b"[DONE]"):  # clients stop reading events here
                 self._pass_on(b"".join(parts))
                 parts.clear()
             yield part

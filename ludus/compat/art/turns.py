@@ -1,8 +1,8 @@
-"""Every turn that a model has answered, by its id: in which session it was recorded, and what has become of it.
+"""Finds the record of every turn of a model by its id, and tracks whether it was trained.
 
 Knows: records, the run store.  Knows not: trajectories, rewards, HTTP, what opens sessions.
-Invariants: an answered turn is in the journal before its client has it; a session's tokens are handed to a training
-step, or accounted for as failed or unused, once.
+Invariants: a turn is in the journal before its client gets the answer; the tokens of a session are either given to a
+training step, or accounted for as failed or unused, exactly once.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from ludus.runs.store import RunStore
 from ludus.types import Episode, Node, SessionRecord, Turn
 
 MOST_KEPT = 4096
-"""Ended sessions in memory that no training has taken; more than a large evaluation plays between two steps."""
+"""Ended, untrained sessions kept in memory: more than a large evaluation has between two steps."""
 
 
 @dataclass(slots=True)
@@ -37,13 +37,13 @@ class _Held:
     turns: list[Turn] = field(default_factory=list)
     has_ended: bool = False
     claimed: set[str] = field(default_factory=set)
-    """Turns that a training step has taken."""
+    """Turns that were taken by a training step."""
     is_taken: bool = False
-    """A training step has taken all of it."""
+    """Whether all of it was taken by a training step."""
 
     @property
     def is_shared(self) -> bool:
-        """Several trajectories may have turns in it: it is of no group."""
+        """Whether several trajectories may have turns in it, which is the case if it has no group."""
         return self.spec.group_id is None
 
     def snapshot(self) -> SessionRecord:
@@ -55,16 +55,16 @@ class TurnRecords:
 
     def __init__(self, store: RunStore, config: Config, *, most_kept: int = MOST_KEPT) -> None:
         self.model = config.name
-        """Whose turns they are."""
+        """Name of the model."""
         self._store = store
         self._config = config
         self._most_kept = most_kept
         self._lock = threading.RLock()
         self._held: dict[str, _Held] = {}
         self._session_of: dict[str, str] = {}
-        """By turn id; of turns that are in memory."""
+        """Session ids by turn id, for turns in memory."""
         self._episode_of: dict[str, str] = {}
-        """By turn id; of turns that are in the run store alone."""
+        """Episode ids by turn id, for turns that are only in the run store."""
         self._has_read_store = False
         self._failed: list[Discarded] = []
         self._unused = Ledger()
@@ -75,9 +75,9 @@ class TurnRecords:
     # ---- what is kept
 
     def fit(self, spec: SessionSpec) -> SessionSpec:
-        """What a session is opened with: the seed is that of the id that was asked for, the id one that is free.
+        """The spec with the seed of the requested id, and an unused id.
 
-        Where the id was used before, as by a process that was killed, the session has one that goes on from it.
+        If the id was used before, for instance by a killed process, the new id is derived from it.
         """
         asked, own_id, number = str(spec.id), str(spec.id), 0
         with self._lock:
@@ -98,7 +98,7 @@ class TurnRecords:
             return held.spec
 
     def begin(self, spec: SessionSpec, started_at: float) -> None:
-        """It is known since its spec was fitted."""
+        """Nothing to do: the session is known since `fit`."""
 
     def add_turn(self, session_id: str, nodes: Sequence[Node], turn: Turn) -> None:
         self._store.journal.add_turn(session_id, nodes, turn)
@@ -112,7 +112,7 @@ class TurnRecords:
         raise _rewarded_by_trajectories(session_id)
 
     def keep(self, episode: Episode, spec: SessionSpec) -> None:
-        """The session gets no more turns; what no training step takes of it is an episode of its own, in the end."""
+        """The session has ended. Turns that no training step takes finally become a separate episode."""
         with self._lock:
             held, outcome = self._held[episode.id], episode.outcome
             held.has_ended = True
@@ -141,9 +141,10 @@ class TurnRecords:
     # ---- what training takes
 
     def parts(self, turn_ids: Iterable[str], *, others: Collection[str] = ()) -> list[SessionTurns]:
-        """Where these turns are: with everything else in a rollout's own session, and of every other session alone.
+        """The parts of sessions with these turns: the whole session of a rollout, but only these turns of shared
+        sessions.
 
-        others: turns that belong to other trajectories.  Raises UserError for a turn that is not there.
+        others: turns that belong to other trajectories.  Raises UserError for an unknown turn.
         """
         by_session: dict[str, list[str]] = {}
         with self._lock:
@@ -158,7 +159,7 @@ class TurnRecords:
             return tuple(failed)
 
     def settle(self, episodes: Mapping[str, Episode]) -> None:
-        """These turns, by id, were trained on and are in the run store as part of these episodes."""
+        """Mark these turns as trained; they are stored as part of the given episodes."""
         with self._lock:
             for turn_id, episode in episodes.items():
                 self._episode_of[turn_id] = episode.id
@@ -171,7 +172,7 @@ class TurnRecords:
                     self._drop(held)
 
     def take_unused(self, *, is_last: bool = False) -> Ledger:
-        """The account of sessions that were put away untrained since the last call. is_last: put all away."""
+        """The ledger of sessions that were stored untrained since the last call. is_last: store all remaining ones."""
         with self._lock:
             if is_last:
                 for held in list(self._held.values()):
@@ -183,9 +184,9 @@ class TurnRecords:
     # ---- inside, with the lock held
 
     def _record_of(self, turn_id: str) -> str:
-        """The session's id, or the episode's where the run store alone has the turn."""
+        """Id of the turn's session, or of its episode if it is only in the run store."""
         if turn_id not in self._session_of and turn_id not in self._episode_of and not self._has_read_store:
-            self._has_read_store = True  # turns of processes before this one
+            self._has_read_store = True  # includes turns of earlier processes
             for episode in self._store.episodes():
                 for turn in episode.session.turns:
                     self._episode_of.setdefault(turn.id, episode.id)
@@ -209,7 +210,7 @@ class TurnRecords:
             self._unused = self._unused + Ledger.all_masked(unused.session.num_sampled_tokens, "unused")
 
     def _keep(self, held: _Held, ending: Reported) -> Episode | None:
-        """What no step has taken of a session, now an episode in the run store. None: nothing is left."""
+        """Store the untrained turns of a session as an episode; returns it. None: there are none."""
         record = held.snapshot()
         left = frozenset(turn.id for turn in record.turns if turn.id not in held.claimed)
         episode = None

@@ -1,4 +1,4 @@
-"""The jobs of a training server, done by a backend: which call each kind of job is, and what its arguments are.
+"""Runs the jobs of a training server with a backend: maps each kind of job to a call and its arguments.
 
 Knows: backends, the wire.  Knows not: HTTP, the store, how a step is computed.
 """

@@ -1,1 +1,1 @@
-"""Runs in other people's trackers: their metrics, their episodes as traces, and how they ended."""
+"""Sends runs to external trackers: metrics, episodes as traces, the summary and the report."""

@@ -1,8 +1,8 @@
-"""The processes that tell trackers of a run, as the run sees them: begun, listened to, waited for in the end.
+"""Starts the processes that send a run to trackers, listens to them, and waits for them when the run has ended.
 
-Knows: processes, what they say.  Knows not: any tracker, what is told.
-Invariants: nothing in the run waits for a tracker before its end, and no tracker fails it; a failure is told once when
-it begins, and in the end what a tracker does not have.
+Knows: these processes and their messages.  Knows not: any tracker, what is sent.
+Invariants: a run waits for a tracker only at its end, and never fails because of one; a tracker's failure is logged
+when it begins, and at the end what the tracker lacks.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from ludus.runs.settings import TrackerName, TrackersSettings
 logger = logging.getLogger(__name__)
 
 _START_TIMEOUT_S = 180.0
-"""Importing a tracker's client and making its tables, at the lowest priority of a busy machine."""
+"""Long enough to import a tracker's client and create its tables at the lowest priority on a busy machine."""
 _POLL_S = 0.2
 _HINTS: dict[TrackerName, str] = {
     "mlflow": "see that trackers.mlflow.tracking_uri is its address and that it answers",
@@ -40,7 +40,7 @@ class TrackerProcess:
     """One tracker of a run. Use as a context manager."""
 
     def __init__(self, tracker: TrackerName, name: str, folder: Path, settings: TrackersSettings) -> None:
-        """name: of the run.  folder: the run's; what is in it is told."""
+        """name, folder: the run's; the content of the folder is sent."""
         self.tracker = tracker
         self._folder = folder
         self._patience_s = settings.patience_s
@@ -54,7 +54,7 @@ class TrackerProcess:
         self._has_opened = threading.Event()
         self._num_behind = 0
         self._reason = ""
-        """Why the tracker does not get anything. Empty: it does."""
+        """Why nothing can be sent to the tracker. Empty: it works."""
 
     def __repr__(self) -> str:
         state = f"failed: {self._reason}" if self._reason else f"behind={self._num_behind}"
@@ -62,7 +62,7 @@ class TrackerProcess:
 
     @property
     def num_behind(self) -> int:
-        """Episodes that it had not told when it last said something."""
+        """Number of episodes not sent yet, by the process's last message."""
         return self._num_behind
 
     def __enter__(self) -> Self:
@@ -72,10 +72,10 @@ class TrackerProcess:
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,
             env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
-            start_new_session=True,  # deaf to the terminal's Ctrl-C: what the run has written is told first
+            start_new_session=True,  # no Ctrl-C from the terminal: what the run has written must be sent first
         )
         assert self._process.stdin is not None, "it is a pipe"
-        with suppress(OSError):  # it has ended already, which its listener tells
+        with suppress(OSError):  # it has already ended, which its listener reports
             self._process.stdin.write(json.dumps(self._request).encode() + b"\n")
             self._process.stdin.flush()
         self._heard_at = time.monotonic()
@@ -87,19 +87,19 @@ class TrackerProcess:
         self.close()
 
     def wait_opened(self, timeout_s: float = _START_TIMEOUT_S) -> bool:
-        """Whether the tracker has answered, or failed, within that time."""
+        """Wait until the tracker has answered or failed; False: neither happened in this time."""
         return self._has_opened.wait(timeout_s)
 
     def end(self) -> None:
-        """The run has ended, and nothing more comes: the process tells what is left. Does not wait."""
+        """Tell the process that the run has ended, so that it sends the rest. Does not wait."""
         assert self._process.stdin is not None, "it is a pipe"
         self._heard_at = time.monotonic()
-        with suppress(OSError, ValueError):  # it has ended, or was told
-            self._process.stdin.write(b"\n")  # where a process that was forked holds the pipe, closing it says nothing
+        with suppress(OSError, ValueError):  # it has ended, or was told before
+            self._process.stdin.write(b"\n")  # a forked process may hold the pipe open, so closing it is not enough
             self._process.stdin.close()
 
     def close(self) -> None:
-        """Returns when the tracker has everything, or gets it no more."""
+        """Wait until the tracker has everything, or has failed."""
         self.end()
         if self._num_behind and not self._reason:
             logger.info("telling %s the last %d episodes", self.tracker, self._num_behind)
@@ -111,7 +111,7 @@ class TrackerProcess:
                     self._reason = self._reason or f"it did not get on for {patience_s:g} s"
                     break
         finally:
-            kill_group(self._process.pid)  # what its client has started goes with it
+            kill_group(self._process.pid)  # together with what its client has started
             self._process.wait()
             self._thread.join()
         if self._reason:
@@ -125,7 +125,7 @@ class TrackerProcess:
     def _listen(self) -> None:
         assert self._process.stdout is not None, "it is a pipe"
         for line in self._process.stdout:
-            with suppress(ValueError):  # cut short as it was killed
+            with suppress(ValueError):  # a line cut short when the process was killed
                 self._hear(json.loads(line))
         if self._process.wait() not in (0, -signal.SIGKILL):
             self._fail(f"its process ended with status {self._process.returncode}")

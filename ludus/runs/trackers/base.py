@@ -1,6 +1,6 @@
-"""What a tracker is given of a run, and what every tracker does with it.
+"""The interface of trackers, and the data that they are given.
 
-Knows: finished episodes, metrics.  Knows not: any tracker, where what it is given comes from, what a failure means.
+Knows: finished episodes, metrics.  Knows not: any tracker, the source of the data, how failures are handled.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ from ludus.types import Episode
 
 @dataclass(frozen=True, slots=True)
 class TrackedRun:
-    """The run that is shown."""
+    """The run that is sent to a tracker."""
 
     name: str
     folder: Path
     settings: TrackersSettings
     config: Mapping[str, Any] = field(default_factory=dict)
-    """Its configuration; empty if it cannot be read."""
+    """The run's configuration; empty if it cannot be read."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,45 +32,45 @@ class TrackedEpisode:
 
     episode: Episode
     step: int | None
-    """The training step that asked for it. None: no step did."""
+    """The training step that it was played for. None: it was played for no step."""
 
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """The run's report, drawn when it is asked for; empty where it cannot be drawn."""
+    """The run's report, made when it is called for; empty if it cannot be made."""
 
     page: Callable[[], str]
-    """One file of HTML."""
+    """Returns a self-contained HTML page."""
     text: Callable[[], str]
-    """Markdown."""
+    """Returns Markdown."""
 
 
 class Tracker(Protocol):
-    """One run in a tracker, in a process of its own. Every method raises whatever the tracker's client raises.
+    """A run in a tracker, in its own process. Methods raise whatever the tracker's client raises.
 
-    What was given before a failure may be given again: a tracker keeps it once where its client can.
+    After a failure, data may be given again; the tracker must then store it once, if its client supports that.
     """
 
     run_id: str
-    """What the tracker knows the run by: who opens it with that goes on with the same run."""
+    """The run's id in the tracker; opening the tracker with it continues the same run."""
     most_per_step: int | None
-    """Episodes of one step that it is given where the settings do not say how many. None: all."""
+    """Default limit on the episodes of one step that it is given. None: all."""
 
     def add_metrics(self, step: int, metrics: Metrics) -> None:
-        """Those of one step; several times for one step is possible, and a step that was trained again."""
+        """Add metrics of a step. A step may come several times, and again if it was trained again."""
 
     def add_episodes(self, episodes: Sequence[TrackedEpisode]) -> None:
-        """One or more."""
+        """Add one or more episodes."""
 
     def end(self, summary: Mapping[str, Any], report: Report) -> None:
-        """The run has ended by itself."""
+        """The run has finished; not called if it was interrupted."""
 
     def close(self) -> None:
-        """Returns when all that was added has left. A run that has not ended may be opened again."""
+        """Wait until everything added was sent. A run that has not ended may be opened again."""
 
 
 def numbers_of(summary: Mapping[str, Any]) -> dict[str, float]:
-    """The numbers of a summary by their dotted names."""
+    """The numbers of a summary, by dotted name."""
     found: dict[str, float] = {}
     for name, value in summary.items():
         if isinstance(value, Mapping):

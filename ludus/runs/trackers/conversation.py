@@ -1,6 +1,6 @@
-"""What was said in an episode, in the order in which it was: for trackers that have texts and tables, and no traces.
+"""Lists the messages of an episode in order, for trackers that show text or tables but no traces.
 
-Knows: episodes.  Knows not: any tracker, how it shows texts.
+Knows: episodes.  Knows not: trackers.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from ludus.types import Episode
 
 
 def conversation(episode: Episode) -> tuple[tuple[str, str], ...]:
-    """Who said something, and what: of each turn the messages that are new in it, then its reply."""
+    """Speaker and text of each message: for each turn its new messages, then its reply."""
     by_id = {turn.id: turn for turn in episode.session.turns}
     found: list[tuple[str, str]] = []
     for turn in episode.session.turns:

@@ -1,12 +1,12 @@
-"""Reads a run's folder, and tells a tracker what is new there: what runs in the tracker's own process.
+"""The program of a tracker's process: reads a run's folder, and sends what is new to the tracker.
 
-Knows: the run store, which tracker there is.  Knows not: who plays; the run knows of it as little.
-Invariants: what the tracker has not taken is tried again, and where the next process goes on is kept in the folder;
-while the run goes on, telling takes no more than its share of a core, and metrics come before traces.
+Knows: the run store, its tracker.  Knows not: the run's process, agents.
+Invariants: what the tracker did not accept is sent again, also by a later process, which finds the position in the
+folder; while the run goes on, sending uses at most its share of a core, and metrics are sent before traces.
 
-    runs/<name>/trackers/<tracker>.json  the tracker's own id of the run, and up to where it has it
-                         <tracker>.log   what its client said
-                         <tracker>.lock  held by the process that tells it
+    runs/<name>/trackers/<tracker>.json  the tracker's id of the run, and the position up to which data was sent
+                         <tracker>.log   output of the tracker's client
+                         <tracker>.lock  locked by the process that sends to the tracker
 """
 
 from __future__ import annotations
@@ -36,7 +36,8 @@ from ludus.runs.trackers.base import Report, TrackedEpisode, TrackedRun, Tracker
 FOLDER = "trackers"
 _POLL_S = 1.0
 _LIVE_BATCH, _LAST_BATCH = 8, 64
-"""Episodes at once: while the run goes on a batch must not take long; in the end each costs a transaction."""
+"""Episodes sent at once: few during the run, as a batch must not take long; more at its end, as each batch costs a
+transaction."""
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 2.0, 60.0
 _NICEST = 19
 _MAX_REASON_CHARS = 500
@@ -52,32 +53,33 @@ WHERE num > ? AND num <= ? AND ? > (
 )
 ORDER BY num LIMIT ?
 """
-"""The first that ended of each step, and of each evaluation; how many is looked at, not all that there are."""
+"""The first episodes that ended in each step, and in each evaluation. The inner LIMIT bounds the rows that are
+counted."""
 Tell = Callable[[Mapping[str, Any]], None]
 
 
 @dataclass(frozen=True, slots=True)
 class Position:
-    """Up to where a tracker has the run."""
+    """The position up to which a tracker has the run."""
 
     run_id: str | None = None
-    """What the tracker knows it by. None: it does not know it yet."""
+    """The run's id in the tracker. None: the tracker does not have the run yet."""
     episode: int = 0
-    """The last one's number in run.db."""
+    """Number of the last sent episode in run.db."""
     offset: int = 0
-    """In metrics.jsonl."""
+    """Byte offset in metrics.jsonl."""
     has_ended: bool = False
 
     @classmethod
     def read(cls, path: Path) -> Position:
-        """Where nothing is kept, or what is kept cannot be read: from the beginning."""
+        """The stored position; the beginning if there is none, or it cannot be read."""
         with contextlib.suppress(OSError, ValueError, TypeError, RecursionError):
             return cls(**json.loads(path.read_bytes()))
         return cls()
 
 
 class Follower:
-    """One run on its way into one tracker."""
+    """Sends one run to one tracker."""
 
     def __init__(
         self, run: TrackedRun, tracker: TrackerName, open_tracker: Callable[[TrackedRun, str | None], Tracker]
@@ -93,20 +95,20 @@ class Follower:
 
     @property
     def num_behind(self) -> int:
-        """Episodes that the tracker has not been told of."""
+        """Number of episodes not sent yet."""
         return max(0, self._newest() - self._at.episode)
 
     def open(self) -> None:
-        """Opens the run in the tracker, if it is not."""
+        """Open the run in the tracker, unless it is open."""
         if self._tracker is None:
             self._tracker = self._open_tracker(self._run, self._at.run_id)
             self._keep(replace(self._at, run_id=self._tracker.run_id))
             self._began_s, self._busy_s = time.monotonic(), 0.0
 
     def tell(self, *, is_last: bool) -> bool:
-        """Tells what is new, or a part of it. Returns whether there may be more that may be told now.
+        """Send what is new, or a part of it. Returns whether there may be more to send now.
 
-        is_last: nothing more is written into the folder, and time is no matter.
+        is_last: the run has ended: nothing more is written to the folder, and the share of a core does not apply.
         """
         self.open()
         assert self._tracker is not None, "it was opened"
@@ -117,7 +119,7 @@ class Follower:
             self._busy_s += time.process_time() - began_s
 
     def drop(self) -> None:
-        """The tracker has failed; it is opened again before it is told more."""
+        """The tracker has failed; it will be opened again before the next sending."""
         with contextlib.suppress(Exception):
             if self._tracker is not None:
                 self._tracker.close()
@@ -144,7 +146,7 @@ class Follower:
         if not path.is_file():
             return
         with path.open("rb") as file:
-            # A file that is shorter than what was read of it is another one.
+            # A file shorter than the offset was replaced, and is read from the beginning.
             offset = self._at.offset if self._at.offset <= path.stat().st_size else 0
             file.seek(offset)
             for line in file:
@@ -157,7 +159,7 @@ class Follower:
                 self._keep(replace(self._at, offset=offset, has_ended=False))
 
     def _tell_episodes(self, tracker: Tracker, most: int) -> bool:
-        """Whether there were any."""
+        """Send new episodes; returns whether there were any."""
         per_step = self._run.settings.traces_per_step
         per_step = tracker.most_per_step if per_step is None else per_step
         last = self._newest()
@@ -175,14 +177,14 @@ class Follower:
         return bool(rows)
 
     def _newest(self) -> int:
-        """Number of the last episode; 0 if there is none. They are numbered without gaps."""
+        """Number of the last episode; 0 if there is none. Numbers have no gaps."""
         ((found,),) = self._store.rows("SELECT coalesce(max(num), 0) FROM episodes")
         return int(found)
 
     def _drawn(self, draw: Callable[..., str]) -> str:
         try:
             return draw(self._store, decode=decoder_of(self._store))
-        except LudusError:  # what draws it is not installed
+        except LudusError:  # a library for the report is not installed
             return ""
 
     def _keep(self, at: Position) -> None:
@@ -192,10 +194,10 @@ class Follower:
 
 
 def follow(follower: Follower, tell: Tell, wait: Callable[[float], bool]) -> None:
-    """Tells the tracker until the run has ended and it has everything, or has failed then.
+    """Send to the tracker until the run has ended and the tracker has everything, or fails after the end.
 
-    tell: says what happens, as a mapping with its `event`.
-    wait: after at most so many seconds, whether the run has ended.
+    tell: called with each event, a mapping with the key `event`.
+    wait: waits at most the given seconds; returns whether the run has ended.
     """
     is_last, pause_s, reason = False, _FIRST_PAUSE_S, ""
 
@@ -210,7 +212,7 @@ def follow(follower: Follower, tell: Tell, wait: Callable[[float], bool]) -> Non
                 follower.close()
             tell({"event": "told", "behind": 0 if is_last and not is_more else follower.num_behind})
             reason, pause_s = "", _FIRST_PAUSE_S
-        except Exception as error:  # the boundary of the tracker: whatever its client raises is told, and tried again
+        except Exception as error:  # the boundary of the tracker: its client's errors are reported, and sending retried
             follower.drop()
             reason = f"{type(error).__name__}: {error}"[:_MAX_REASON_CHARS]
             tell_failed()
@@ -219,14 +221,14 @@ def follow(follower: Follower, tell: Tell, wait: Callable[[float], bool]) -> Non
             return
         is_last = is_last or wait(0.0 if is_more else pause_s if reason else _POLL_S)
         if reason:
-            if is_last:  # one that has just failed is not waited for; episodes may have come since
+            if is_last:  # no further attempt; count the episodes again, as some may have come since
                 tell_failed()
                 return
             pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
 
 
 def tracked_run(name: str, folder: Path, settings: TrackersSettings) -> TrackedRun:
-    """The run in the folder, as trackers are given it."""
+    """The run in the folder, as it is given to trackers."""
     config: dict[str, Any] = {}
     with contextlib.suppress(LudusError):
         config = {key: value for key, value in without_secrets(read_config(folder)).items() if key != "trackers"}
@@ -234,22 +236,22 @@ def tracked_run(name: str, folder: Path, settings: TrackersSettings) -> TrackedR
 
 
 def _run_in_idle_time() -> None:
-    """From now on this process runs on cores that nobody else wants, where the system has such a thing."""
+    """From now on run this process only on idle cores, if the system supports that."""
     if sys.platform == "linux":
-        # Niceness counts within a session alone where the kernel groups sessions, and this process leads its own; and
-        # the nicest process gets its turns too, in which a whole product of matrices waits for the core it took.
+        # Niceness is not enough: where the kernel groups processes by session it applies within a session only, and
+        # this process leads its own; and even at nice 19 it would at times take a core from a parallel matrix product.
         with contextlib.suppress(OSError):
             Path("/proc/self/autogroup").write_text(str(_NICEST))
         os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))
 
 
 def _say(out: int, event: Mapping[str, Any]) -> None:
-    with contextlib.suppress(OSError):  # whoever listened has ended
+    with contextlib.suppress(OSError):  # the listening process has ended
         os.write(out, json.dumps(dict(event)).encode() + b"\n")
 
 
 def _has_ended(timeout_s: float) -> bool:
-    """The run's process has said so on our standard input, or has ended."""
+    """Whether the run has ended: its process wrote to our stdin, or closed it."""
     ready, _, _ = select.select([0], [], [], timeout_s)
     if ready and sys.platform == "linux":  # the run waits for it now
         with contextlib.suppress(OSError):  # not every user may
@@ -259,7 +261,8 @@ def _has_ended(timeout_s: float) -> bool:
 
 
 def main() -> None:
-    """In a process of its own: the first line of its input says what to follow; the end of it, that the run ended."""
+    """The program's entry point: the first line of stdin says what to follow; the next line, or its end, that the run
+    has ended."""
     from ludus.runs.trackers.select import tracker_class
 
     os.nice(_NICEST)
@@ -269,18 +272,18 @@ def main() -> None:
     request = json.loads(line)
     name, folder = request["tracker"], Path(request["folder"])
     (folder / FOLDER).mkdir(exist_ok=True)
-    out = os.dup(1)  # what the tracker's client prints goes into its log
+    out = os.dup(1)  # stdout itself is redirected to the log, for what the tracker's client prints
     log = os.open(folder / FOLDER / f"{name}.log", os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
     os.dup2(log, 1)
     os.dup2(log, 2)
-    while (lock := hold(folder / FOLDER / f"{name}.lock")) is None:  # the run's process before this one still tells
+    while (lock := hold(folder / FOLDER / f"{name}.lock")) is None:  # the earlier process of the run is still sending
         time.sleep(_POLL_S)
     run = tracked_run(request["name"], folder, TrackersSettings(**request["settings"]))
     open_tracker = tracker_class(name)
 
     def open_then_calm(run: TrackedRun, run_id: str | None) -> Tracker:
         tracker = open_tracker(run, run_id)
-        _run_in_idle_time()  # not before: on a machine where all is busy the imports would take minutes
+        _run_in_idle_time()  # not earlier: on a busy machine the imports would take minutes
         return tracker
 
     follow(Follower(run, name, open_then_calm), partial(_say, out), _has_ended)

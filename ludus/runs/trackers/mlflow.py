@@ -1,11 +1,11 @@
-"""A run in MLflow: metrics, configuration, episodes as traces, summary and report.
+"""Sends a run to MLflow: metrics, configuration, episodes as traces, summary and report.
 
-Knows: MLflow's runs, traces, spans and assessments.  Knows not: who plays, what a dead server means to a run.
-Invariants: an episode is one trace, whose id derives from the run's and the episode's; no global state of MLflow is
+Knows: MLflow's runs, traces, spans and assessments.  Knows not: how failures of the server are handled.
+Invariants: an episode is one trace, whose id is derived from the run's and the episode's; MLflow's global state is not
 touched.
 
     tags of a trace        run, step, sample, group, episode, split, outcome, reward
-    session of a trace     the group, so that its members stand together
+    session of a trace     the group, so that its members are shown together
     assessments            the reward and the agent's metrics
     run of the experiment  the run of training
 """
@@ -30,10 +30,10 @@ from ludus.types import Episode
 _SPAN_TYPES = {"run": "AGENT", "generate": "CHAT_MODEL", "tool": "TOOL", "reward": "EVALUATOR"}
 _MAX_PREVIEW_CHARS = 1000  # as MLflow's own
 _MOST_VALUES = 100
-"""Of one request: what MLflow's servers take of parameters; of metrics they take more."""
+"""Limit on the values in one request: MLflow's limit for parameters, which is lower than that for metrics."""
 _MAX_PARAM_CHARS = 500
 _NOT_ALLOWED = re.compile(r"[^/\w.\- :]")
-# A server that is gone is reported after seconds, not after MLflow's own many minutes.
+# Report an unreachable server after seconds; MLflow's own defaults wait for many minutes.
 _HTTP = {"MLFLOW_HTTP_REQUEST_MAX_RETRIES": "1", "MLFLOW_HTTP_REQUEST_TIMEOUT": "20"}
 _QUIET = {"MLFLOW_DISABLE_TELEMETRY": "true", "DO_NOT_TRACK": "true", "GIT_PYTHON_REFRESH": "quiet"}
 
@@ -107,13 +107,14 @@ class MlflowTracker(Tracker):
 
 
 def _allowed(name: str) -> str:
-    """The name as MLflow takes names: it is part of a path there."""
+    """The name with the characters that MLflow allows in names, which are parts of paths there."""
     parts = _NOT_ALLOWED.sub("_", cut(name)).split("/")
     return "/".join(part for part in parts if part.strip("."))[:MAX_LABEL_CHARS] or "_"
 
 
 def _place_of_files(uri: str) -> str | None:
-    """Beside SQLite's database, not below whatever folder the run was begun in. None: where MLflow puts them."""
+    """Where artifacts are stored: beside a SQLite database, rather than in the working directory. None: MLflow's
+    default."""
     kind, _, path = uri.partition(":///")
     return (Path(path).absolute().parent / "mlartifacts").as_uri() if kind == "sqlite" and path else None
 
@@ -124,7 +125,7 @@ def _info(
     from mlflow.entities import AssessmentSource, Feedback, TraceInfo, TraceLocation, TraceState
 
     source = AssessmentSource(source_type="CODE", source_id="ludus")
-    # A name with a slash is a measurement of the run (`time/…`), no judgement; it stands in the run's span.
+    # A metric with a slash (`time/…`) is a measurement, not an assessment; it is in the span of the run.
     judged = {name: value for name, value in episode.metrics.items() if "/" not in name}
     given = {"reward": episode.reward, **judged}
     run = tree[0]

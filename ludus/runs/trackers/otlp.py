@@ -1,8 +1,9 @@
-"""A run in OpenTelemetry: episodes as traces in the words for generative AI, metrics as gauges, over OTLP and HTTP.
+"""Sends a run to OpenTelemetry: episodes as traces by its conventions for generative AI, metrics as gauges,
+over OTLP and HTTP.
 
 Knows: the SDK's records and exporters, the conventions' names.  Knows not: who plays.
-Invariants: ids derive from the run's and the episode's, so that what is sent twice is there once; nothing global of
-OpenTelemetry is touched.
+Invariants: ids are derived from the run's and the episode's, so that data sent twice is stored once; OpenTelemetry's
+global state is not touched.
 Source: https://opentelemetry.io/docs/specs/semconv/gen-ai/ (spans, agent spans, events).
 """
 
@@ -46,7 +47,7 @@ class OtlpTracker(Tracker):
             {"service.name": run.settings.project, "service.instance.id": self.run_id, "ludus.run": run.name}
         )
         self._scope = InstrumentationScope("ludus")
-        self._export_metrics({"step": 0.0} if run_id is None else {})  # whether anybody is there is known at once
+        self._export_metrics({"step": 0.0} if run_id is None else {})  # fails at once if there is no collector
 
     def add_metrics(self, step: int, metrics: Metrics) -> None:
         self._export_metrics({"step": float(step), **metrics})
@@ -100,7 +101,7 @@ class OtlpTracker(Tracker):
         return [self._span(trace_id, idx, span, labels) for idx, span in enumerate(episode_tree(episode))]
 
     def _span(self, trace: uuid.UUID, idx: int, span: TreeSpan, labels: Mapping[str, str], *, report: str = "") -> Any:
-        """report: in Markdown, an event of the span. Empty: it has none."""
+        """report: Markdown that becomes an event of the span. Empty: no event."""
         from opentelemetry.sdk.trace import Event, ReadableSpan
         from opentelemetry.trace import SpanContext, SpanKind, Status, StatusCode, TraceFlags
 
@@ -168,17 +169,17 @@ class OtlpTracker(Tracker):
 
 
 class _LastWords(logging.Handler):
-    """What was logged last: the SDK's exporters log why they failed, and return no more than that they did."""
+    """Keeps the last log message: the SDK's exporters only log why they failed, and return no reason."""
 
     words = ""
 
     def emit(self, record: logging.LogRecord) -> None:
-        if "max retries or shutdown" not in record.getMessage():  # which comes after the reason
+        if "max retries or shutdown" not in record.getMessage():  # logged after the reason, and less useful
             self.words = record.getMessage()
 
 
 def _evaluations(span: TreeSpan) -> list[dict[str, Any]]:
-    """What the conventions call results of an evaluation: one for the run's reward, one for a reward function's."""
+    """Evaluation results, in the conventions' sense: one for the run's reward, or one for a reward function's."""
     outputs = span.outputs
     score = outputs.get("reward") if isinstance(outputs, Mapping) else outputs
     if not isinstance(score, (int, float)):
@@ -188,7 +189,7 @@ def _evaluations(span: TreeSpan) -> list[dict[str, Any]]:
 
 
 def _messages(messages: Sequence[Mapping[str, Any]]) -> str:
-    """Messages of OpenAI's protocol as the conventions write them."""
+    """Messages in OpenAI's format, converted to that of the conventions."""
     return json.dumps([_message(message) for message in messages], default=repr, ensure_ascii=False)
 
 
@@ -207,7 +208,7 @@ def _message(message: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _plain(value: Any) -> Any:
-    """As an attribute can hold it."""
+    """The value in a type that an attribute can hold."""
     return value if value is None or isinstance(value, (bool, int, float, str)) else json.dumps(value, default=repr)
 
 

@@ -1,4 +1,4 @@
-"""The trackers that a run's settings ask for."""
+"""Opens the trackers that are named in a run's settings."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ _CLASSES: dict[TrackerName, str] = {
     "otlp": "OtlpTracker",
 }
 _MODULES: dict[TrackerName, str] = {"otlp": "opentelemetry.exporter.otlp.proto.http"}
-"""What is imported, where it is not called as the tracker is."""
+"""Modules of the trackers' clients, where their name is not the tracker's."""
 
 
 def tracker_class(name: TrackerName) -> Callable[[TrackedRun, str | None], Tracker]:
-    """What opens a run in the tracker."""
+    """A function that opens a run in the tracker."""
     found: Callable[[TrackedRun, str | None], Tracker] = getattr(
         import_module(f"ludus.runs.trackers.{name}"), _CLASSES[name]
     )
@@ -33,7 +33,7 @@ def tracker_class(name: TrackerName) -> Callable[[TrackedRun, str | None], Track
 
 
 def check_trackers(settings: TrackersSettings) -> None:
-    """Raises ConfigError if what one of them needs is not installed."""
+    """Raises ConfigError if the client of one of the trackers is not installed."""
     for name in settings.to:
         if not _is_installed(_MODULES.get(name, name)):
             raise ConfigError(f"trackers.to={name} needs its client: pip install 'ludus[{name}]'")
@@ -41,9 +41,9 @@ def check_trackers(settings: TrackersSettings) -> None:
 
 @contextmanager
 def open_trackers(settings: TrackersSettings, name: str, folder: Path) -> Iterator[tuple[TrackerProcess, ...]]:
-    """Until the block ends, what is written into a run's folder is told; at its end, all that is left.
+    """Send a run's folder to its trackers while the block runs, and the rest at its end.
 
-    name: of the run.
+    name: the run's.
     """
     check_trackers(settings)
     with ExitStack() as stack:
@@ -51,12 +51,12 @@ def open_trackers(settings: TrackersSettings, name: str, folder: Path) -> Iterat
         try:
             yield opened
         finally:
-            for each in opened:  # all at once, before the first is waited for
+            for each in opened:  # end all of them before waiting for the first
                 each.end()
 
 
 def _is_installed(module: str) -> bool:
     try:
         return find_spec(module) is not None
-    except ModuleNotFoundError:  # of what it is below
+    except ModuleNotFoundError:  # of a parent package
         return False

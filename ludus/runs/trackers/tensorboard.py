@@ -1,6 +1,7 @@
-"""A run in TensorBoard: scalars a step, episodes, summary and report as texts, configuration as hyperparameters.
+"""Sends a run to TensorBoard: metrics as scalars, episodes, summary and report as text, configuration as
+hyperparameters.
 
-Knows: TensorBoard's event files and its plugins for texts and hyperparameters.  Knows not: torch, spans.
+Knows: TensorBoard's event files and its plugins for text and hyperparameters.  Knows not: torch, spans.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ class TensorboardTracker(Tracker):
         folder = run.folder / "tensorboard" if asked is None else Path(asked).expanduser() / run.name
         self.run_id = str(folder) if run_id is None else run_id
         self._name = run.name
-        # Each process has a file of its own there, and TensorBoard shows them as one run.
+        # Each process writes its own file in this folder, and TensorBoard shows all of them as one run.
         self._writer = EventFileWriter(self.run_id)
         if run_id is None and run.config:
             self._text("config", _as_it_is(json.dumps(run.config, indent=2, default=str)))
@@ -85,7 +86,7 @@ def _shown(one: TrackedEpisode, labels: Mapping[str, str]) -> str:
 
 
 def _as_it_is(text: str) -> str:
-    """In Markdown: each line behind four spaces."""
+    """The text as a code block in Markdown: each line indented by four spaces."""
     return "".join(f"    {line}\n" for line in text.splitlines())
 
 
@@ -94,7 +95,7 @@ def _hyperparameter(value: Any) -> bool | float | str:
 
 
 def _session_end() -> Any:
-    """That the run has ended, as the plugin for hyperparameters is told it."""
+    """The summary by which the plugin for hyperparameters knows that the run has ended."""
     from tensorboard.compat.proto.summary_pb2 import Summary
     from tensorboard.plugins.hparams import api_pb2, metadata, plugin_data_pb2
 

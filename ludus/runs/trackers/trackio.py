@@ -1,6 +1,6 @@
-"""A run in trackio: metrics, configuration, traces of episodes, summary and report.
+"""Sends a run to trackio: metrics, configuration, traces of episodes, summary and report.
 
-Knows: trackio's runs and traces.  Knows not: who plays.
+Knows: trackio's runs and traces.  Knows not: agents.
 """
 
 from __future__ import annotations

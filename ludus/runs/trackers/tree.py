@@ -1,4 +1,4 @@
-"""An episode as a tree of spans: the run, and below it every answer of the model, every tool and every reward.
+"""Converts an episode to a tree of spans: the run, and below it every answer of the model, tool call and reward.
 
 Knows: episodes.  Knows not: any viewer's vocabulary, how spans are stored.
 Invariants: every turn and every span of the episode is in the tree; a span lies within the run's time.
@@ -15,7 +15,7 @@ from ludus.runs.interactions import message_json, tool_json
 from ludus.types import Episode, Message, Span
 
 MAX_CHARS = 20_000
-"""Of one text: a viewer is for reading, and a history is shown again with every turn."""
+"""Limit on each text, as viewers are for reading, and the conversation is repeated in every turn."""
 UNDECODED = "Failed to decode tool call"
 MAX_LABEL_CHARS = 250
 """MLflow refuses tags above 8000 and shows less than this."""
@@ -23,20 +23,20 @@ MAX_LABEL_CHARS = 250
 
 @dataclass(frozen=True, slots=True)
 class TreeSpan(Span):
-    """One span, whose kind may be `run` or `generate` too; its values are JSON-able."""
+    """A span, whose kind may also be `run` or `generate`; its values are JSON-able."""
 
     attributes: Mapping[str, Any] = field(default_factory=dict)
     undecoded: tuple[str, ...] = ()
-    """Texts of an answer that began as calls of tools and are none."""
+    """Texts in an answer that began as tool calls and could not be parsed."""
     usage: tuple[int, int] | None = None
-    """Tokens of the prompt and of the answer. None: no model was asked."""
+    """Tokens of the prompt and of the answer. None: not a request to a model."""
 
 
 def episode_tree(episode: Episode) -> tuple[TreeSpan, ...]:
-    """The spans of a finished episode: the run's, then what is below it in the order of time."""
+    """The spans of a finished episode: first the run's, then those below it in the order of time."""
     children = [*_answers(episode), *(TreeSpan(**map_texts(span_fields(span), cut)) for span in episode.spans)]
     if episode.reward is not None and not any(child.kind == "reward" for child in children):
-        # The agent computed its reward itself, in no time that anybody took.
+        # The agent computed the reward itself, so no duration was measured.
         given = {"reward": episode.reward, "rewards": dict(episode.rewards)}
         children.append(TreeSpan("reward", "reward", episode.finished_at, episode.finished_at, outputs=given))
     children.sort(key=lambda child: (child.started_at, child.finished_at))
@@ -71,7 +71,7 @@ def episode_tree(episode: Episode) -> tuple[TreeSpan, ...]:
 
 
 def labels_of(episode: Episode, run_name: str, step: int | None) -> dict[str, str]:
-    """What links a trace to its run, its step, its sample and its group."""
+    """Labels that link a trace to its run, step, sample and group."""
     labels = {
         "run": run_name,
         "sample": episode.task_id,
@@ -124,13 +124,13 @@ def _answers(episode: Episode) -> Iterator[TreeSpan]:
 
 
 def _shown(message: Message) -> dict[str, Any]:
-    """A message as OpenAI's protocol writes it, which viewers show as a chat."""
+    """A message in OpenAI's format, which viewers show as a chat."""
     return dict(map_texts(message_json(message), cut))
 
 
 def cut(text: str) -> str:
-    """The text as every client takes it: its middle left out where it is very long, and a mark in the place of half a
-    character, as an agent may have cut it."""
+    """The text in a form that every client accepts: the middle of a very long one is left out, and lone surrogates are
+    replaced by a mark."""
     text = text.encode(errors="replace").decode()
     if len(text) <= MAX_CHARS:
         return text

@@ -1,6 +1,6 @@
-"""A run in Weights & Biases: metrics, configuration, episodes in a table, summary and the report as a page.
+"""Sends a run to Weights & Biases: metrics, configuration, a table of episodes, summary, and the report as a page.
 
-Knows: wandb's runs and tables.  Knows not: spans: traces there are another product's.
+Knows: wandb's runs and tables.  Knows not: spans, as traces belong to another product there.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ class WandbTracker(Tracker):
     most_per_step = 8
 
     def __init__(self, run: TrackedRun, run_id: str | None) -> None:
-        # What is still to be synchronised stands in the run's folder, tables as well.
+        # Data that is not synchronised yet, tables included, is kept in the run's folder.
         os.environ.setdefault("WANDB_DATA_DIR", str(run.folder / "trackers" / "wandb"))
         import wandb
 
@@ -39,7 +39,7 @@ class WandbTracker(Tracker):
             entity=settings.entity,
             name=run.name,
             id=self.run_id,
-            # What was written offline is joined by its id when it is synchronised.
+            # Data written offline is joined by the run's id when it is synchronised.
             resume=None if settings.mode == "offline" else "allow",
             mode=settings.mode,
             dir=str(folder),
@@ -53,10 +53,10 @@ class WandbTracker(Tracker):
                 x_disable_stats=True,
             ),
         )
-        # A step that is trained again after a resume is a point too, which wandb's own steps would refuse.
+        # wandb's own steps must increase, and would refuse a step that is trained again after a resume.
         self._run.define_metric("step", hidden=True)
         self._run.define_metric("*", step_metric="step")
-        # What is logged of it each time are the rows that are new; wandb shows them as one table.
+        # Each time only the new rows are logged; wandb shows all of them as one table.
         self._table = wandb.Table(columns=list(_COLUMNS), log_mode="INCREMENTAL")
 
     def add_metrics(self, step: int, metrics: Metrics) -> None:

@@ -1,7 +1,7 @@
-"""Who may look: whoever has the key of this watcher's link, in a header or in the cookie that the link leaves.
+"""Authentication of the live page: the key in the watcher's link, sent in a header or in the cookie that the link sets.
 
 Knows: keys, cookies.  Knows not: routes.
-Invariant: only the digest of the key is kept; a page gets it as a cookie that scripts and other sites cannot use.
+Invariant: only the digest of the key is kept; the cookie cannot be used by scripts or by other sites.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from starlette.responses import Response
 from ludus.http.keys import digest, is_key, keys_of
 
 _HEADERS = {
-    # nothing comes from elsewhere, nothing is run that stands in a page, nobody frames it
+    # no resources from other origins, no inline scripts, no embedding in frames
     "content-security-policy": "default-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'",
     "x-content-type-options": "nosniff",
     "referrer-policy": "no-referrer",
@@ -21,7 +21,7 @@ _HEADERS = {
 
 
 class Access:
-    """Of one watcher."""
+    """The access check of one watcher."""
 
     def __init__(self, key: str) -> None:
         self._digest = digest(key)
@@ -31,7 +31,7 @@ class Access:
         return any(is_key(each, self._digest) for each in given)
 
     def remember(self, request: Request, response: Response) -> None:
-        """A visitor who comes with the key in the address need not do so again."""
+        """Set the cookie if the request has the key in its address, so that later requests need not."""
         key = request.query_params.get("key", "")
         if is_key(key, self._digest):
             response.set_cookie(_cookie_name(request), key, httponly=True, samesite="strict", path="/")
@@ -44,5 +44,5 @@ def secured(response: Response) -> Response:
 
 
 def _cookie_name(request: Request) -> str:
-    """Cookies know no ports, and several watchers may run on one machine."""
+    """The cookie's name, with the port: cookies are not separated by port, and a machine may have several watchers."""
     return f"ludus-watch-{request.url.port or 80}"

@@ -1,8 +1,8 @@
-"""The page for watching runs, and what it asks for, as a Starlette application.
+"""The live page of runs and its API, as a Starlette application.
 
-Knows: routes, who may look.  Knows not: what runs are made of.
-Invariants: nothing but the empty page is answered without the key; an answer is JSON that every browser reads;
-whatever is asked, a run is not changed: what models answer is kept beside it.
+Knows: routes, the access check.  Knows not: the content of runs.
+Invariants: only the empty page is served without the key; answers are JSON that every browser can parse; no request
+changes a run: models' answers are stored beside it.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ _NOBODY = "Nothing here can sample: open the run with `ludus watch`."
 
 
 def watch_app(folder: RunsFolder, key: str) -> Starlette:
-    """key: without it only the empty page is served."""
+    """The application. key: without it a client gets only the empty page."""
     access = Access(key)
 
     async def index(request: Request) -> Response:
@@ -86,9 +86,9 @@ def watch_app(folder: RunsFolder, key: str) -> Starlette:
 
 
 def api_routes(folder: RunsFolder, path: str, given: Parameters) -> Any:
-    """What a GET of `/api/…` is answered, as JSON can hold it; `path` is what follows `/api/`.
+    """The JSON-able answer to a GET of `/api/…`; path: what follows `/api/`.
 
-    Raises NotThereError, AgentError, or UserError where something cannot be read.
+    Raises NotThereError, AgentError, or UserError if a file cannot be read.
     """
     segments = [unquote(each) for each in path.split("/")]
     match segments:
@@ -188,7 +188,7 @@ def _body(ask: Callable[..., Any], *args: Any) -> bytes:
 
 
 def _static(name: str) -> Response:
-    """A file of the bundle; none of them lies deeper."""
+    """A file of the page's bundle, which has no subfolders."""
     path = STATIC / name
     if path.parent != STATIC or path.suffix not in _TYPES or not path.is_file():
         return Response('{"detail": "There is no such file."}', 404, media_type="application/json")

@@ -1,8 +1,8 @@
-"""What was tried from turns of one run, and what is being tried: read from the run of its own that keeps it.
+"""Branches of a run: answers sampled anew from one of its turns, stored in a separate run inside the run's folder.
 
-Knows: that run's folder, the answers that come.  Knows not: HTTP, models.
-Invariants: the run that it began from is not changed; of what was sampled nothing is trained on: what somebody chooses
-is written down as chosen, and leaves as rows of supervised training when it is exported.
+Knows: that folder, the answers as they arrive.  Knows not: HTTP, models.
+Invariants: the watched run is not changed; branches are not trained on, but answers that a user chooses are listed, and
+can be exported as rows for supervised training.
 """
 
 from __future__ import annotations
@@ -34,12 +34,12 @@ logger = logging.getLogger(__name__)
 _CHOSEN = "chosen.json"
 _MOST_LISTED = 200
 _ANSWERED = "outcome = 'ok'"
-"""Else the last turn is one of those before."""
+"""In other episodes the last turn is not the new answer, but an earlier one."""
 
 
 @dataclass
 class _Trying:
-    """A branch whose answers are still coming, or did not come."""
+    """A branch that is being sampled, or failed."""
 
     id: str
     about: Json
@@ -55,17 +55,17 @@ class _Trying:
 
 
 class Branches:
-    """Of one run. Safe to read from several threads; begun on one event loop."""
+    """The branches of a run. May be read from several threads; `begin` is called on one event loop."""
 
     def __init__(self, run: Path, decode: Callable[[], Decode | None]) -> None:
-        """decode: returns the text of token ids, or None where the model is not here."""
+        """decode: returns a function from token ids to text, or None if the model is not on this machine."""
         self._run = run
         self._folder = run / FOLDER
         self._decode = decode
         self._lock = threading.Lock()
         self._trying: dict[str, _Trying] = {}
         self._is_damaged = False
-        """Their record is then read as a whole, each time: of a damaged one what is whole is shown."""
+        """Whether their record is damaged. It is then read as a whole each time, to show what can be recovered."""
 
     def __repr__(self) -> str:
         return f"Branches({str(self._folder)!r}, trying={len(self._trying)})"
@@ -83,7 +83,7 @@ class Branches:
         return [{**each, "samples": [{**sample, "tokens": None} for sample in each["samples"]]} for each in found]
 
     def one(self, branch: str) -> Json | None:
-        """With all tokens. None: there is no such branch."""
+        """One branch with all tokens. None: there is no such branch."""
         if (trying := self._trying.get(branch)) is not None:
             return trying.as_json(self._chosen())
         for group, episodes in self._groups(branch):
@@ -94,7 +94,7 @@ class Branches:
         return None
 
     def damages(self) -> list[str]:
-        """A sentence for each thing of theirs that is not as it was written; what could be read of it is listed."""
+        """A sentence for each damaged file of the branches. What could be recovered is listed."""
         if not self._folder.is_dir():
             return []
         found = []
@@ -108,7 +108,7 @@ class Branches:
         return [f"{FOLDER}: {each}" for each in found]
 
     def begin(self, sampler: Sampler, past: Past, *, episode: str, model: str, num: int) -> str:
-        """The id of a new branch, whose answers come; on a running event loop. num: of answers."""
+        """Start sampling a branch; returns its id. Needs a running event loop. num: number of answers."""
         edit = None if past.edit is None else past.edit.model_dump()
         about = {
             "from": {"episode": episode, "turn": past.turn},
@@ -124,9 +124,9 @@ class Branches:
         return branch
 
     def choose(self, branch: str, sample: int, *, is_chosen: bool) -> bool:
-        """Mark an answer as a demonstration, or no more. False: there is no such answer.
+        """Mark an answer as a demonstration, or remove the mark. False: there is no such answer.
 
-        sample: its place among those that `one` shows, some of which may not have come.
+        sample: index among the answers that `one` shows, of which some may be missing.
         """
         trying = self._trying.get(branch)
         for _, episodes in self._groups(branch):
@@ -160,7 +160,7 @@ class Branches:
             async with asyncio.TaskGroup() as group:
                 for number in range(len(trying.samples)):
                     group.create_task(sample(number))
-        except* Exception as failures:  # the boundary of what was asked: the page is told
+        except* Exception as failures:  # the boundary of the request: shown on the page
             first = failures.exceptions[0]
             trying.error = str(first) if isinstance(first, LudusError) else f"{type(first).__name__}: {first}"
             logger.warning("branch.failed id=%s error=%s", trying.id, trying.error)
@@ -168,13 +168,13 @@ class Branches:
             del self._trying[trying.id]
 
     def _groups(self, branch: str | None = None) -> Iterator[tuple[str, list[Episode]]]:
-        """Branches with the episodes of their answers, the newest first. None: all."""
+        """Branches with the episodes of their answers, the newest first. branch: None: all."""
         if not (self._folder / "run.db").is_file():
             return
         where, values = ("", ()) if branch is None else (" AND group_id = ?", (branch,))
         try:
             store = RunStore.look(self._folder, checks=self._is_damaged)
-        except UserError:  # `damages` says why
+        except UserError:  # `damages` reports it
             return
         with closing(store):
             groups = store.rows(
@@ -186,20 +186,20 @@ class Branches:
                 sql = f"SELECT num FROM episodes WHERE group_id = ? AND {_ANSWERED} ORDER BY id"
                 try:
                     episodes = [store.episode_at(num) for (num,) in store.rows(sql, (group,))]
-                except (UserError, ValueError):  # not as they were written, which `damages` says
+                except (UserError, ValueError):  # a damaged record, which `damages` reports
                     continue
                 if isinstance(episodes[0].metadata.get(BRANCH), dict):
                     yield group, episodes
 
     def _chosen(self) -> set[str]:
-        """Episodes that are demonstrations, as far as it can be read."""
+        """Ids of episodes that are demonstrations; empty if the file cannot be read."""
         with suppress(UserError):
             return set(_read_chosen(self._folder))
         return set()
 
 
 def _branch_json(group: str, episodes: Sequence[Episode], chosen: Collection[str]) -> Json:
-    """Without its tokens. chosen: episodes that are demonstrations."""
+    """A branch without its tokens. chosen: ids of episodes that are demonstrations."""
     about: Any = episodes[0].metadata[BRANCH]
     samples = [
         {
@@ -229,8 +229,8 @@ def changed(turn: Turn, edit: Edit | None) -> Turn:
 
 
 def answer_json(episode: Episode, turn: Turn, decode: Decode | None) -> Json:
-    """An answer with all its tokens, and what else each could have been; no step trained any of them. Of a model that
-    is served elsewhere they are not known."""
+    """An answer with all its tokens and their recorded alternatives; none of them was trained. The tokens of models
+    that are served elsewhere are not known."""
     own = replace(episode, is_eval=False)
     page = turn_tokens(own, turn, use=None, step=None, decode=decode, offset=0, limit=10**9)
     for token in page["tokens"][page["prompt_total"] :]:
@@ -245,9 +245,9 @@ def answer_json(episode: Episode, turn: Turn, decode: Decode | None) -> Json:
 
 
 def demonstrations(run: Path) -> Iterator[Json]:
-    """Rows of supervised training, of the answers that were chosen as demonstrations, in the order of their choice.
+    """Rows for supervised training, one for each demonstration, in the order in which they were chosen.
 
-    Each has the conversation as `prompt`, the answer as `completion`, and `tools` where there were any.
+    A row has the conversation as `prompt`, the answer as `completion`, and `tools` if there were any.
     """
     folder = run / FOLDER
     chosen = _read_chosen(folder)

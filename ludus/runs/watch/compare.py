@@ -1,4 +1,4 @@
-"""Two runs, or two moments of one, beside each other, on the same held-out rows.
+"""Compares two runs, or two steps of one run, on the same held-out rows.
 
 Knows: watched runs, means by task.  Knows not: files, HTTP.
 Source of the interval: the paired t-interval, Student, "The probable error of a mean" (1908).
@@ -19,10 +19,10 @@ FEW = 2
 
 
 def paired(a: Mapping[str, float], b: Mapping[str, float]) -> dict[str, Any] | None:
-    """Means of both over the tasks that both have, b - a, and where the mean difference lies with 95 % confidence.
-    None: fewer than two tasks are in both.
+    """Means of both over their common tasks, the difference b - a, and its 95 % confidence interval. None: there are
+    fewer than two common tasks.
 
-    a, b: by task the mean over its episodes, so that a task counts once however often it was played.
+    a, b: mean over the episodes of each task, so that every task counts once.
     """
     tasks = sorted(a.keys() & b.keys())
     if len(tasks) < FEW:
@@ -41,7 +41,7 @@ def paired(a: Mapping[str, float], b: Mapping[str, float]) -> dict[str, Any] | N
 
 
 def compare_runs(a: WatchedRun, step_a: int | None, b: WatchedRun, step_b: int | None) -> dict[str, Any]:
-    """Both, and what their evaluations say. step: None: the last one; likewise of evaluations."""
+    """Both runs and the comparison of their evaluations. step: None: the last step, and the last evaluation."""
     sides, played = [], []
     for run, step in ((a, step_a), (b, step_b)):
         run.curves.update()
@@ -68,7 +68,7 @@ def compare_runs(a: WatchedRun, step_a: int | None, b: WatchedRun, step_b: int |
 
 
 def student_quantile(freedom: int, confidence: float = CONFIDENCE) -> float:
-    """The number within which Student's t of so many degrees of freedom lies with this probability, on both sides."""
+    """The two-sided quantile of Student's t distribution: t such that P(|T| <= t) = confidence."""
     low, high = 0.0, 1.0
     while _student_within(high, freedom) < confidence:
         low, high = high, 2 * high

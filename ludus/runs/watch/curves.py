@@ -1,7 +1,7 @@
-"""Metrics of a run as columns that grow with its metrics.jsonl.
+"""Holds the metrics of a run as columns, which are extended as metrics.jsonl grows.
 
-Knows: the file.  Knows not: what the numbers mean, who asks.
-Invariant: after `update` it holds what `read_metrics` reads, in 8 bytes a number; lines are read once.
+Knows: the file.  Knows not: what the numbers mean.
+Invariant: after `update` it holds what `read_metrics` reads, in 8 bytes a number; each line is read once.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _MOST_AT_ONCE = 64 * 2**20  # bytes of lines in memory at a time
 
 
 class Curves:
-    """Safe to use from several threads."""
+    """Columns of metrics. Safe to use from several threads."""
 
     def __init__(self, folder: Path) -> None:
         self._path = folder / "metrics.jsonl"
@@ -26,28 +26,28 @@ class Curves:
         self._offset = 0
         self._row_of: dict[int, int] = {}
         self._num_rows = 0
-        """Those of steps that are void as well."""
+        """Includes rows of void steps."""
         self._columns: dict[str, array[float]] = {}
-        """NaN where a step has no such number."""
+        """By metric; NaN where a step does not have it."""
         self._lines: list[int] = []
-        """Of each line its step."""
+        """The step of each line."""
 
     def update(self) -> None:
-        """Read what was written since."""
+        """Read lines written since the last update."""
         with self._lock:
             try:
                 with self._path.open("rb") as file:
-                    if self._path.stat().st_size < self._offset:  # another file
+                    if self._path.stat().st_size < self._offset:  # the file was replaced
                         self._offset, self._row_of, self._columns, self._lines, self._num_rows = 0, {}, {}, [], 0
                     file.seek(self._offset)
                     while lines := file.readlines(_MOST_AT_ONCE):
                         for line in lines:
-                            if line.endswith(b"\n"):  # the rest of another is on its way
+                            if line.endswith(b"\n"):  # otherwise the line is still being written
                                 self._offset += len(line)
                                 self._add(line)
                         if not lines[-1].endswith(b"\n"):
                             break
-            except OSError:  # not there yet, or unreadable: `damages` says so
+            except OSError:  # does not exist yet, or cannot be read, which `damages` reports
                 return
 
     @property
@@ -63,11 +63,11 @@ class Curves:
         return len(self._lines)
 
     def steps_since(self, num_lines: int) -> list[int]:
-        """Steps of which something came after so many lines, rising."""
+        """Steps that have lines after the first `num_lines`, in ascending order."""
         return sorted(set(self._lines[num_lines:]))
 
     def series(self, name: str, steps: Iterable[int]) -> list[float | None]:
-        """The metric at each of the steps. None: it has none there."""
+        """The metric at each of the steps. None: the step does not have it."""
         with self._lock:
             column, rows = self._columns.get(name), (self._row_of.get(step) for step in steps)
             if column is None:
@@ -75,7 +75,7 @@ class Curves:
             return [None if row is None or math.isnan(value := column[row]) else value for row in rows]
 
     def points(self, name: str) -> list[tuple[int, float]]:
-        """Steps that have the metric, and it; finite ones alone."""
+        """Steps that have the metric, with its value; only finite values."""
         steps = self.steps
         pairs = zip(steps, self.series(name, steps), strict=True)
         return [(step, value) for step, value in pairs if value is not None and math.isfinite(value)]

@@ -1,8 +1,9 @@
-"""One episode, and the tokens of one of its turns, as the page is told of them. Pure.
+"""The data of the page for one episode, and for the tokens of one turn. Pure.
 
 Knows: the records of `ludus.types`, what a step made of tokens, a function that turns ids into text.
 Knows not: files, HTTP.
-Invariant: what was not recorded is null, never 0; tokens are in the order in which the model saw and sampled them.
+Invariant: values that were not recorded are null, never 0; tokens are in the order in which the model saw and sampled
+them.
 """
 
 from __future__ import annotations
@@ -21,23 +22,23 @@ from ludus.runs.watch.index import MAIN
 from ludus.types import Episode, Message, Turn
 
 _BEFORE = 8
-"""Tokens in front of a page that are decoded with it, so that its first characters are whole."""
+"""Tokens before a page of tokens that are decoded with it, so that its first characters are complete."""
 
 
 @dataclass(frozen=True, slots=True)
 class TurnUse:
-    """What training made of a turn."""
+    """How training used a turn."""
 
     step: int
     advantage: float | None
     mask: str | None
-    """Exactly one of the two is None."""
+    """Exactly one of `advantage` and `mask` is None."""
 
 
 def episode_detail(
     episode: Episode, *, uses: Mapping[str, TurnUse], decode: Decode | None, turn_discount: float
 ) -> dict[str, Any]:
-    """Its turns and spans; uses: by turn id, of those that a step used."""
+    """Turns and spans of the episode. uses: by turn id, only of turns that were used in a step."""
     by_id = {turn.id: turn for turn in episode.session.turns}
     returns = _returns(episode, turn_discount)
     ends = episode.session.path_lengths()
@@ -92,9 +93,9 @@ def turn_tokens(
     offset: int,
     limit: int,
 ) -> dict[str, Any]:
-    """A page of the turn's tokens, those of the prompt first; none where a model served elsewhere answered.
+    """A page of the turn's tokens, those of the prompt first; none if a model served elsewhere answered.
 
-    step: of the step that used the turn, if it is known.
+    step: the trained tokens of the step that used the turn. None: not known.
     """
     path = episode.session.path_ids(turn.node) if episode.session.knows_tokens(turn) else ()
     num_prompt = len(path) - len(turn.sampled.token_ids)
@@ -129,7 +130,7 @@ def turn_tokens(
 
 
 def alternatives(turn: Turn, place: int, decode: Decode | None) -> dict[str, Any]:
-    """What else could have been sampled at this place among the turn's sampled tokens, as far as it was recorded."""
+    """The recorded alternatives of one sampled token. place: its index among the turn's sampled tokens."""
     recorded = turn.sampled.top_logprobs
     if not recorded or not recorded[place]:
         return {"unavailable": "nothing else was recorded of this token: its agent did not ask for top_logprobs"}
@@ -153,11 +154,12 @@ def message_json(message: Message) -> dict[str, Any]:
 
 
 _UNKNOWN = -1
-"""How many ids a token was drawn among, where the record holds more than it may, or the engine could not say."""
+"""Stands for the number of ids that a token was sampled from, if the engine did not say, or they were too many to
+record."""
 
 
 def _kept(turn: Turn, place: int) -> int | None:
-    """How many ids the token was drawn among. None: the whole vocabulary."""
+    """The number of ids that the token was sampled from. None: the whole vocabulary."""
     kept_ids = turn.sampled.kept_ids
     if not kept_ids:
         return None
@@ -166,7 +168,7 @@ def _kept(turn: Turn, place: int) -> int | None:
 
 
 def _numbers(numbers: Mapping[str, float] | None, use: TurnUse | None) -> dict[str, Any]:
-    """Of a trained token, as its loss used them."""
+    """The values of a trained token that its loss used."""
     names = ("trained_logprob", "ratio", "advantage", "weight", "loss", "entropy")
     if numbers is None:
         known = None if use is None else use.advantage
@@ -184,11 +186,11 @@ def _texts(path: Sequence[int], page: range, decode: Decode | None) -> list[str]
 
 
 def _times(turn: Turn) -> dict[str, float | None]:
-    """Until the first token a call waits, then its prompt is computed; how long that took the engine alone knows."""
+    """Split the time before the first token into waiting and prefill, of which only the engine knows the duration."""
     first, prefill_s = turn.first_token_at, turn.sampled.prefill_s
     until_s = first - turn.started_at if first and turn.started_at else None
     if until_s is not None and prefill_s is not None:
-        prefill_s = min(prefill_s, max(0.0, until_s))  # an answer that was recalled came without any
+        prefill_s = min(prefill_s, max(0.0, until_s))  # a recalled answer has the original's prefill_s, but took none
     return {
         "until_first_s": until_s,
         "wait_s": None if until_s is None or prefill_s is None else until_s - prefill_s,

@@ -1,6 +1,6 @@
-"""What the page is told, as JSON that every browser reads.
+"""Encodes the page's data as JSON that every browser can parse.
 
-Knows: JSON.  Knows not: what is told.
+Knows: JSON.  Knows not: what the data means.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import Any
 
 
 def to_json(value: Any) -> str:
-    """On one line, in ASCII; numbers that JSON does not have are null."""
+    """JSON on one line, in ASCII; NaN and infinities become null."""
     try:
         return json.dumps(value, allow_nan=False)
     except ValueError:
@@ -20,7 +20,7 @@ def to_json(value: Any) -> str:
 
 
 def finite_only(value: Any) -> Any:
-    """The value with null for every number that is infinite or none."""
+    """The value with NaN and infinities replaced by None."""
     if isinstance(value, float):
         return value if math.isfinite(value) else None
     if isinstance(value, Mapping):

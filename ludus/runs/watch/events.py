@@ -1,8 +1,8 @@
-"""What happens in a run while somebody looks, as server-sent events.
+"""Reports the progress of a watched run as server-sent events.
 
-Knows: a watched run.  Knows not: HTTP beyond the form of events.
-Invariant: a client that comes back with the id of the last event it got misses nothing and gets nothing twice, but for
-steps of which there is more by then.
+Knows: a watched run.  Knows not: HTTP beyond the format of events.
+Invariant: a client that reconnects with the id of its last event misses nothing and gets nothing twice, except steps
+that have more metrics by then.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ _ALIVE_S = 15.0  # proxies close what is silent for longer
 
 
 async def events_of(run: WatchedRun, heard: tuple[int, int, str] | None) -> AsyncIterator[bytes]:
-    """Without end. heard: lines of metrics, episodes and state that the client knows of. None: it knows of none, and is
-    told the state and how many episodes there are."""
+    """An endless stream of events. heard: number of lines of metrics, number of episodes, and state that the client
+    knows. None: it knows none, so the first events are the state and the number of episodes."""
     if heard is None:
         heard = await asyncio.to_thread(_now, run)
-        yield _event("state", {"state": heard[2]}, heard)  # what it asked before may be of a run that has ended since
-        yield _event("episodes", {"count": heard[1]}, heard)  # from which those that come are counted
+        yield _event("state", {"state": heard[2]}, heard)  # the run may have ended after the page was loaded
+        yield _event("episodes", {"count": heard[1]}, heard)  # later events count from this number
     num_lines, num_episodes, state = heard
     silent_s = 0.0
     yield b": watching\n\n"

@@ -1,4 +1,4 @@
-"""The runs below a folder, each opened when somebody looks at it.
+"""Finds the runs below a folder, and opens each when it is first requested.
 
 Knows: where runs are.  Knows not: what is in them, HTTP.
 """
@@ -16,20 +16,20 @@ from ludus.runs.watch.question import Sampler
 from ludus.runs.watch.run import NotThereError, WatchedRun
 
 _DEPTH = 3
-"""Folders between the one that is watched and a run's: project, user, name."""
+"""Levels of folders that are searched for runs: project, user, name."""
 _SEPARATOR = "~"
-"""Of folders in an id, which stands in addresses."""
+"""Replaces "/" in ids of runs, because ids are part of URLs."""
 _MARKS = ("run.db", "metrics.jsonl", "writer.lock")
 
 
 class RunsFolder:
-    """Safe to use from several threads."""
+    """The runs below a folder. Safe to use from several threads."""
 
     def __init__(self, path: Path, *, is_expected: bool = False, sampler: Sampler | None = None) -> None:
-        """path: a run's folder, or one with runs below it. Raises UserError if there is nothing of the kind.
+        """path: a run's folder, or one with runs below it. Raises UserError if there is no such folder.
 
-        is_expected: it is that of a run which may begin later.  sampler: answers with the runs' models, until the
-        folder is closed. None: nothing does.
+        is_expected: it is the folder of a run that may begin later.  sampler: answers with the runs' models; closed
+        with this object. None: no model can be asked.
         """
         if not (path.is_dir() or is_expected):
             RunStore.check_there(path)
@@ -40,7 +40,7 @@ class RunsFolder:
         self._open: dict[str, WatchedRun] = {}
 
     def ids(self) -> dict[str, Path]:
-        """Folders of runs by their ids, which name them from the watched folder on."""
+        """Folders of runs by id, which is the path relative to the watched folder."""
         if self.is_run:
             return {self.path.resolve().name: self.path}
         found: dict[str, Path] = {}
@@ -51,15 +51,15 @@ class RunsFolder:
                     if not any(part.startswith((".", "damaged-")) for part in parts):
                         found.setdefault(_SEPARATOR.join(parts), path.parent)
         runs = set(found.values())
-        return {run_id: path for run_id, path in found.items() if path.parent not in runs}  # that one's branches
+        return {run_id: path for run_id, path in found.items() if path.parent not in runs}  # not the branches of a run
 
     def outlines(self) -> list[dict[str, Any]]:
-        """The newest first."""
+        """Outlines of all runs, the newest first."""
         found = [outline(path, run_id) for run_id, path in self.ids().items() if path.is_dir()]
         return sorted(found, key=lambda each: -(each["updated_at"] or 0.0))
 
     def run(self, run_id: str) -> WatchedRun:
-        """Raises NotThereError if there is no such run."""
+        """The run, which is opened at the first call. Raises NotThereError if there is no such run."""
         with self._lock:
             if run_id not in self._open:
                 path = self.ids().get(run_id)
@@ -81,7 +81,7 @@ class RunsFolder:
 
 
 def check_watchable(path: Path, *, sampler: Sampler | None = None) -> RunsFolder:
-    """The folder. Raises UserError if there is no run in it yet, saying where one would be."""
+    """The runs of the folder. Raises UserError if there are none yet; the message says which folders are allowed."""
     folder = RunsFolder(path, sampler=sampler)
     if not folder.ids():
         folder.close()

@@ -1,7 +1,7 @@
-"""Keeps the index of a run's episodes up to date with its run.db, on a thread of its own.
+"""Keeps the index of a run's episodes up to date with its run.db, on its own thread.
 
-Knows: the run store, the index.  Knows not: who asks the index.
-Invariant: the run is only read; what cannot be read of it is left out.
+Knows: the run store, the index.  Knows not: who queries the index.
+Invariant: the run is only read; what cannot be read is left out.
 """
 
 from __future__ import annotations
@@ -20,17 +20,17 @@ from ludus.runs.watch.index import COLUMNS, EpisodeIndex, ReadEpisode
 logger = logging.getLogger(__name__)
 
 _POLL_S = 1.0
-_PAUSE_S = 0.002  # after each batch: who asks meanwhile is answered first
+_PAUSE_S = 0.002  # after each batch, so that waiting queries are answered first
 _LISTED_AT_ONCE, _READ_AT_ONCE, _CREDIT_AT_ONCE = 10_000, 40, 20_000
 _LAST = 2_000
-"""Rewards may come after an episode's end: so many of the newest are looked at again."""
+"""Number of newest episodes that are read again, because rewards may come after an episode's end."""
 
 
 class IndexFollower:
-    """From `start` to `close`; the index is there from the beginning."""
+    """Updates an index between `start` and `close`. The index can be queried from the beginning."""
 
     def __init__(self, folder: Path, open_store: Callable[[], RunStore]) -> None:
-        """open_store: a reader of the run, which this thread alone uses."""
+        """open_store: opens a reader of the run, which only this thread uses."""
         self.index = EpisodeIndex()
         self._open_store = open_store
         self._is_closing = threading.Event()
@@ -42,11 +42,11 @@ class IndexFollower:
         self._thread.start()
 
     def wait_begun(self, timeout_s: float) -> bool:
-        """Whether the newest episodes that there were at the start are listed, after at most so many seconds."""
+        """Wait until the newest episodes at the start are listed; returns False after `timeout_s`."""
         return self._is_begun.wait(timeout_s)
 
     def wait_listed(self, timeout_s: float) -> bool:
-        """Likewise all of them."""
+        """Wait until all episodes at the start are listed; returns False after `timeout_s`."""
         return self._is_listed.wait(timeout_s)
 
     @property
@@ -64,12 +64,12 @@ class IndexFollower:
         try:
             with self._open_store() as store:
                 while not self._is_closing.is_set():
-                    with suppress(UserError):  # written meanwhile, or damaged: what can be read is there
+                    with suppress(UserError):  # being written, or damaged: the index keeps what could be read
                         self._catch_up(store)
                     self._is_begun.set()
                     self._is_listed.set()
                     self._is_closing.wait(_POLL_S)
-        except LudusError as error:  # the boundary of the thread: the page shows what can be read without
+        except LudusError as error:  # the boundary of the thread: the page works without episodes
             logger.warning("episodes are not shown: %s", error)
         except Exception:
             logger.exception("episodes are not shown")
@@ -78,11 +78,11 @@ class IndexFollower:
             self._is_listed.set()
 
     def _catch_up(self, store: RunStore) -> None:
-        """Until there is nothing new."""
+        """Update the index until there is nothing new."""
         self._look_again(store)
         ((newest,),) = store.rows("SELECT coalesce(max(num), 0) FROM episodes")
         below, listed = newest + 1, self._last_num
-        while not self._is_closing.is_set():  # the newest first: they are looked at first
+        while not self._is_closing.is_set():  # the newest first, as users look at them first
             rows = store.rows(
                 f"SELECT {COLUMNS} FROM episodes WHERE num > ? AND num < ? ORDER BY num DESC LIMIT ?",
                 (listed, below, _LISTED_AT_ONCE),
@@ -105,7 +105,7 @@ class IndexFollower:
         self.index.add([row for row in rows if known.get(row[0]) != [row[6], row[7]]])
 
     def _take_credit(self, store: RunStore) -> bool:
-        """Whether there may be more of it."""
+        """Add a batch of credit; returns whether there may be more."""
         sql = "SELECT rowid, turn_id, step, advantage FROM credit WHERE rowid > ? ORDER BY rowid LIMIT ?"
         rows = store.rows(sql, (self._last_credit, _CREDIT_AT_ONCE))
         if rows:
@@ -117,7 +117,7 @@ class IndexFollower:
         nums = self.index.unread(_READ_AT_ONCE)
         read: list[tuple[int, ReadEpisode]] = []
         for num in nums:
-            with suppress(UserError, ValueError):  # its bytes are not whole
+            with suppress(UserError, ValueError):  # a damaged record
                 ((record,),) = store.rows("SELECT record FROM episodes WHERE num = ?", (num,))
                 read.append((num, ReadEpisode.of(decode_episode(record))))
         self.index.read(read)

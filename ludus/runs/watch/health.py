@@ -1,8 +1,8 @@
-"""What is wrong with a run, in sentences with numbers, each with a link to where it can be seen. Pure.
+"""Finds problems of a run: sentences with numbers, each with a link to the evidence. Pure.
 
 Knows: names of metrics, counts of outcomes.  Knows not: files, HTTP.
-Invariants: a finding has its numbers in its text; nothing is found in a run of fewer steps than it takes to tell; more
-of what is wrong never makes a finding go away.
+Invariants: the text of a finding contains its numbers; a run of too few steps has no findings; worsening a problem
+never removes its finding.
 """
 
 from __future__ import annotations
@@ -17,28 +17,28 @@ Points = Sequence[tuple[int, float]]
 Severity = Literal["info", "warn", "bad"]
 
 FEW = 5
-"""Steps that a judgement of a course needs at each of its ends."""
-COLLAPSED = 0.1  # of the entropy at the beginning
-FLAT_SHARE = 0.8  # of sampled tokens: a run that learns from a fifth of its groups still moves
-GAP_GROWS, GAP_IS_LARGE = 3.0, 0.05  # times the gap at the beginning, and nats of a token
-FAILING_SHARE, HALF = 0.2, 0.5  # of the episodes
-CLIPPED_SHARE, KL_IS_LARGE = 0.3, 0.1  # of tokens, and nats of a token a step: the policy leaves what was measured
-SKIPPED_SHARE = 0.2  # of optimizer steps
-STALE_SHARE = 0.1  # of sampled tokens masked as too old
+"""Number of first, and of last, steps whose medians are compared to judge a trend."""
+COLLAPSED = 0.1  # share of the initial entropy
+FLAT_SHARE = 0.8  # share of sampled tokens: a run that learns from a fifth of its groups still progresses
+GAP_GROWS, GAP_IS_LARGE = 3.0, 0.05  # factor on the initial gap, and nats a token
+FAILING_SHARE, HALF = 0.2, 0.5  # shares of the episodes
+CLIPPED_SHARE, KL_IS_LARGE = 0.3, 0.1  # share of tokens, and nats a token: the policy moves too far in a step
+SKIPPED_SHARE = 0.2  # share of optimizer steps
+STALE_SHARE = 0.1  # share of sampled tokens that are masked as too old
 
 
-_MOST_NAMED = 5  # kinds of failures, and of forks: a list of more is read by nobody
+_MOST_NAMED = 5  # kinds of failures, and of forks, that are listed: a longer list would not be read
 
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One thing to look at."""
+    """A problem of a run."""
 
     kind: str
     severity: Severity
     text: str
     evidence: str
-    """A link into the page."""
+    """A link to the evidence in the page."""
 
     def as_json(self) -> dict[str, str]:
         return asdict(self)
@@ -46,29 +46,29 @@ class Finding:
 
 @dataclass(frozen=True, slots=True)
 class Observed:
-    """What health is judged by."""
+    """The data that health is judged by."""
 
     run_id: str
     points: Callable[[str], Points]
-    """By the name of a metric: the steps that have it, rising, and it."""
+    """Returns a metric by name: ascending steps with its values."""
     outcomes: Mapping[str, int] = field(default_factory=dict)
-    """Of training episodes, the newest few hundred."""
+    """Counts of the outcomes of the newest few hundred training episodes."""
     failures: Sequence[Mapping[str, Any]] = ()
-    """Of all training episodes those that ended badly, grouped, the most frequent first: `outcome`, `count`, `reason`,
-    and the id of the `first`."""
+    """Failures of training episodes, grouped by cause, the most frequent first: `outcome`, `count`, `reason`, and
+    `first`, the id of the first episode."""
     forks: Mapping[str, int] = field(default_factory=dict)
-    """Turns whose prompt forked, by the reason."""
+    """Number of turns whose prompt forked, by reason."""
     state: str = "unknown"
 
 
 def findings(observed: Observed) -> list[Finding]:
-    """The worst first."""
+    """The problems of a run, the worst first."""
     found = [finding for check in _CHECKS for finding in check(observed)]
     return sorted(found, key=lambda each: ("bad", "warn", "info").index(each.severity))
 
 
 def _ends(points: Points) -> tuple[float, float] | None:
-    """Medians of the first and the last steps. None: there are too few."""
+    """Medians of the first and of the last `FEW` steps. None: there are too few."""
     if len(points) < 2 * FEW:
         return None
     values = [value for _, value in points]

@@ -1,11 +1,11 @@
-"""An index of a run's episodes beside the run, for filters that its own file does not answer quickly.
+"""A temporary index of a run's episodes, for filters and searches that run.db cannot answer quickly.
 
-Knows: episodes, SQLite with FTS5.  Knows not: where episodes come from, who asks.
-Invariants: what it holds of an episode is a function of its record and of its turns' credit; it is a file that its user
-alone can read, and gone when it is closed. Memory does not grow with the number of episodes.
+Knows: episodes, SQLite with FTS5.  Knows not: where episodes come from, who queries.
+Invariants: the entry of an episode depends only on its record and its turns' credit; the file is readable by its owner
+only, and deleted when the index is closed; memory does not grow with the number of episodes.
 
-An episode is there in two stages: the columns that `run.db` has itself, for all of them at once, and what takes reading
-its record (agents, tools, forks, text), one after the other.
+An episode is added in two stages: first the columns of `run.db`, for all episodes at once; then what must be read from
+its record (agents, tools, forks, text), episode by episode.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ from ludus.runs.failures import kind_of
 from ludus.types import Episode, Message
 
 COLUMNS = "num, id, step, group_id, task_id, is_eval, outcome, reward, num_turns, num_sampled_tokens, finished_at"
-"""Of `run.db`, which an episode is listed with at once."""
+"""Columns of `run.db` that are added in the first stage."""
 MAIN = "main"
-"""What the agent without a tag is called."""
+"""Name of the agent without a tag."""
 _SCHEMA = """
 CREATE TABLE episodes (
     num INTEGER PRIMARY KEY, id TEXT, step INTEGER, group_id TEXT, task_id TEXT, is_eval INTEGER, outcome TEXT,
@@ -55,24 +55,24 @@ ON CONFLICT (num) DO UPDATE SET outcome = excluded.outcome, reward = excluded.re
 _REPLACE = """
 UPDATE episodes SET is_replaced = 1 WHERE id = ? AND num < (SELECT max(num) FROM episodes WHERE id = ?)
 """
-_MOST_VALUES = 500  # of one statement; SQLite takes some thousands
+_MOST_VALUES = 500  # of one statement; SQLite's own limit is some thousands
 _PREVIEW_CHARS = 200
 _WORDS = re.compile(r"\w+")
-# Scripts that are written without spaces between words: each character is a word, and what is searched is a phrase.
+# Scripts without spaces between words: each character is indexed as a word, and a query is searched as a phrase.
 _WITHOUT_SPACES = re.compile(r"([\u0e00-\u0eff\u1000-\u109f\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff])")
 
 
 @dataclass(frozen=True, slots=True)
 class ReadEpisode:
-    """What an index keeps of an episode's record."""
+    """The parts of an episode's record that are indexed."""
 
     agents: tuple[str, ...]
     tools: tuple[str, ...]
     forks: tuple[str, ...]
-    """Their reasons."""
+    """The reasons of the episode's forks."""
     num_forks: int
     min_version: int | None
-    """None: nothing was sampled."""
+    """Version of its oldest token. None: nothing was sampled."""
     reason: str
     first_text: str
     text: str
@@ -101,10 +101,10 @@ class ReadEpisode:
 
 
 class EpisodeIndex:
-    """Of one run. One thread adds; any thread may ask, also meanwhile."""
+    """The index of a run. One thread adds, while any thread may query."""
 
     def __init__(self) -> None:
-        self._folder = Path(tempfile.mkdtemp(prefix="ludus-watch-"))  # for its user alone
+        self._folder = Path(tempfile.mkdtemp(prefix="ludus-watch-"))  # accessible by its owner only
         self._writer = Database.open(self._folder / "index.db")
         self._writer.create(_SCHEMA)
         self._reader = Database.open(self._folder / "index.db", reads_only=True)
@@ -118,17 +118,17 @@ class EpisodeIndex:
     def rows(self, sql: str, values: Sequence[object] = ()) -> list[tuple[Any, ...]]:
         return self._reader.rows(sql, tuple(values))
 
-    # What the thread that adds calls
+    # Called by the thread that adds
 
     def add(self, rows: Iterable[Sequence[Any]]) -> None:
-        """Episodes by their `COLUMNS`; of one that is listed already outcome and reward are changed."""
+        """Add episodes by their `COLUMNS`; for known episodes, outcome and reward are updated."""
         listed = list(rows)
         with self._writer.transaction() as db:
             db.executemany(_LIST, listed)
             db.executemany(_REPLACE, [(row[1], row[1]) for row in listed])
 
     def read(self, episodes: Iterable[tuple[int, ReadEpisode]]) -> None:
-        """What the records of listed episodes say, by their numbers."""
+        """Add the second stage of listed episodes, by number."""
         with self._writer.transaction() as db:
             for num, each in episodes:
                 db.execute(
@@ -146,12 +146,12 @@ class EpisodeIndex:
                 self._credit(db, num)
 
     def skip(self, nums: Iterable[int]) -> None:
-        """Listed episodes whose records cannot be read."""
+        """Mark listed episodes whose records cannot be read."""
         with self._writer.transaction() as db:
             db.executemany("UPDATE episodes SET is_read = 1 WHERE num = ?", [(num,) for num in nums])
 
     def credit(self, rows: Iterable[tuple[str, int, float | None]]) -> None:
-        """Id, step and advantage (None: masked) of turns, whether their episodes have been read yet or not."""
+        """Add id, step and advantage (None: masked) of turns, whose episodes may or may not have been read."""
         with self._writer.transaction() as db:
             given = [(turn_id, advantage, step) for turn_id, step, advantage in rows]
             db.executemany("INSERT OR REPLACE INTO credit VALUES (?, ?, ?)", given)
@@ -165,12 +165,12 @@ class EpisodeIndex:
                 self._credit(db, num)
 
     def unread(self, limit: int) -> list[int]:
-        """Numbers of listed episodes that are to be read, the newest first: they are looked at first."""
+        """Numbers of listed episodes that were not read yet, the newest first, as users look at them first."""
         sql = "SELECT num FROM episodes WHERE is_read = 0 ORDER BY num DESC LIMIT ?"
         return [num for (num,) in self._writer.rows(sql, (limit,))]
 
     def _credit(self, db: Any, num: int) -> None:
-        """Make the episode's numbers of what is known of its turns."""
+        """Update the episode's columns from the credit of its turns."""
         db.execute(
             "UPDATE episodes SET (advantage_sum, num_advantages, used_step) = (SELECT coalesce(sum(advantage), 0), "
             "count(advantage), max(credit.step) FROM turns JOIN credit USING (turn_id) WHERE turns.num = ?) "
@@ -180,12 +180,12 @@ class EpisodeIndex:
 
     @property
     def num_unread(self) -> int:
-        """Listed episodes that agents, tools and text are not known of yet."""
+        """Number of listed episodes that were not read yet."""
         return int(self.rows("SELECT count(*) FROM episodes WHERE is_read = 0")[0][0])
 
 
 def search_words(query: str) -> str | None:
-    """The query as FTS5 takes it: every word, the last one begun. None: it has no word."""
+    """The query in FTS5's syntax: all words must occur, the last one as a prefix. None: the query has no word."""
     words = _WORDS.findall(_storable(query))
     if not words:
         return None
@@ -194,7 +194,7 @@ def search_words(query: str) -> str | None:
 
 
 def _texts(episode: Episode) -> Iterator[str]:
-    """Every message once, in the order of first sight."""
+    """The text of every message once, in order of first appearance."""
     seen: set[int] = set()
     for turn in episode.session.turns:
         for message in (*turn.messages, turn.reply):
@@ -215,5 +215,5 @@ def _spaced(text: str) -> str:
 
 
 def _storable(text: str) -> str:
-    """Without halves of surrogate pairs, which SQLite does not hold."""
+    """The text without lone surrogates, which SQLite cannot store."""
     return text.encode("utf-8", "replace").decode()

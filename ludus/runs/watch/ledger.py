@@ -1,6 +1,6 @@
-"""Where the sampled tokens of a run went, step by step and as a whole.
+"""The token ledger for the page: how many sampled tokens were trained, masked or evaluated, by step and in total.
 
-Knows: names of metrics, a summary.  Knows not: how the account was made.
+Knows: names of metrics, a summary.  Knows not: how the tokens were counted.
 """
 
 from __future__ import annotations
@@ -14,9 +14,9 @@ _MASKED = "ledger/masked_"
 
 
 def ledger_of(curves: Curves, summary: Mapping[str, Any] | None, *, num_evaluated: int) -> dict[str, Any]:
-    """The account of the run's summary; before its end what the steps and evaluations until now add up to.
+    """The ledger in the run's summary; before the run's end, the sum over its steps and evaluations so far.
 
-    num_evaluated: tokens sampled in evaluations.
+    num_evaluated: number of tokens sampled in evaluations.
     """
     reasons = [name for name in curves.names if name.startswith(_MASKED)]
     by_step = []

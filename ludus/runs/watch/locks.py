@@ -1,6 +1,6 @@
-"""Whether another process holds a lock on a file, without touching the lock.
+"""Checks whether another process holds a lock on a file, without taking the lock.
 
-Knows: flock, Linux's list of locks, what file systems make of them.  Knows not: what the file is.
+Knows: flock, Linux's list of locks, how file systems implement them.  Knows not: what the file is.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ _FLOCK = "hhqqi"
 
 
 def is_held(path: Path) -> bool:
-    """Whether somebody has the file, as `processes.files.hold` takes it. False where there is no file.
+    """Whether a process holds the lock of `processes.files.hold` on the file. False if there is no file.
 
-    On Linux the list of locks is read, and a file server asked about those of other machines; elsewhere the lock is
-    tried for a moment, shared.
+    On Linux this reads the list of locks, and asks a file server about locks of other machines; on other systems it
+    takes a shared lock for a moment.
     """
     try:
         with path.open("rb") as file:
@@ -44,24 +44,25 @@ def _is_in_list(file: BinaryIO) -> bool:
         words = after.split()  # ADVISORY WRITE process device:inode from to
         if len(words) < 4 or words[3].rpartition(":")[2] != str(found.st_ino):
             continue
-        # btrfs and overlays tell another device there than to who asks for the file's
+        # on btrfs and overlayfs the device in the list differs from the one that stat returns
         if words[3].startswith(f"{device}:") or _has_open(words[2], found):
             return True
     return False
 
 
 def _has_open(process: str, found: os.stat_result) -> bool:
-    """Whether the process has the file open; of one that may not be looked at it is believed."""
+    """Whether the process has the file open; True if this may not be looked up."""
     try:
         return any(os.path.samestat(each.stat(), found) for each in Path(f"/proc/{process}/fd").iterdir())
-    except FileNotFoundError:  # it has ended, or is none of ours
+    except FileNotFoundError:  # the process has ended, or is in another namespace
         return False
     except PermissionError:
         return True
 
 
 def _is_known_to_server(file: BinaryIO) -> bool:
-    """On NFS the lock is one of a range of bytes, of which the server can be asked. Other file systems know of none."""
+    """Whether an NFS server knows of a lock: there flock becomes a lock on a byte range, which can be queried. On other
+    file systems there is no such lock."""
     asked = struct.pack(_FLOCK, fcntl.F_RDLCK, os.SEEK_SET, 0, 0, 0)
     kind, *_ = struct.unpack(_FLOCK, fcntl.fcntl(file, fcntl.F_GETLK, asked))
     return bool(kind != fcntl.F_UNLCK)

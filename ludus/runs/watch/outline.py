@@ -1,4 +1,4 @@
-"""A run in one line, for a list of runs: what can be said of it without opening its database.
+"""Summarizes a run in one row of the list of runs, without opening its database.
 
 Knows: the files of a run's folder.  Knows not: episodes.
 """
@@ -14,14 +14,14 @@ from ludus.errors import UserError
 from ludus.runs.folder import LOCK, metric_lines, read_summary
 from ludus.runs.watch.locks import is_held
 
-_LAST_BYTES = 2**16  # some dozens of lines: of what is not in them the list says nothing
+_LAST_BYTES = 2**16  # some dozens of lines; older metrics are not in the list
 
 
 def outline(folder: Path, run_id: str) -> dict[str, Any]:
-    """What a list of runs says of one; the last line of its metrics is read, and no more."""
+    """The row of a run in the list of runs. Reads only the last lines of its metrics."""
     numbers = _last_numbers(folder / "metrics.jsonl")
     files = [folder / name for name in ("metrics.jsonl", "run.db", "run.db-wal", "summary.json")]
-    # an empty one is made by who looks at a database
+    # opening a database for reading creates empty files
     times = [path.stat().st_mtime for path in files if path.is_file() and path.stat().st_size]
     return {
         "id": run_id,
@@ -36,7 +36,7 @@ def outline(folder: Path, run_id: str) -> dict[str, Any]:
 
 
 def state_of(folder: Path) -> str:
-    """`running`, `finished`, `interrupted`, or `unknown` of what nobody ever wrote here."""
+    """`running`, `finished`, `interrupted`, or `unknown` if no process has written the run."""
     with suppress(UserError):
         if read_summary(folder) is not None and not is_held(folder / LOCK):
             return "finished"
@@ -46,7 +46,7 @@ def state_of(folder: Path) -> str:
 
 
 def _last_numbers(path: Path) -> dict[str, Any]:
-    """The newest of each number in the last lines of the file, and their step."""
+    """The newest value of each metric in the last lines of the file, and the step."""
     with suppress(OSError), path.open("rb") as file:
         file.seek(max(0, path.stat().st_size - _LAST_BYTES))
         numbers: dict[str, Any] = {}

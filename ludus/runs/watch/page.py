@@ -1,7 +1,7 @@
-"""The page: what a server hands out, and the same page as one file that holds its data.
+"""The page's files for a server, and the same page as a single file with its data.
 
 Knows: the files that `make web` builds.  Knows not: runs, HTTP.
-Invariant: a page in one file asks nothing of any network, and no text in its data can end the data.
+Invariant: the single file makes no network requests, and no text in its data can close the element that holds them.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ _CSP = "default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inline
 
 
 def one_file(data: Mapping[str, Any]) -> str:
-    """The page as HTML that needs nothing beside it.
+    """The page as self-contained HTML.
 
-    data: by route (`/api/runs`), with its query where that matters, what the server would answer.
+    data: the server's answers by route (`/api/runs`), including the query if the answer depends on it.
     """
     style, script = ((STATIC / name).read_text("utf-8") for name in ("app.css", "app.js"))
-    # "<" is written as JSON's escape: nothing then reads as the end of the element, whatever an episode says.
+    # "<" is written as an escape of JSON, so that no text of an episode can close the element.
     inside = json.dumps(data, allow_nan=False, separators=(",", ":")).replace("<", "\\u003c")
     replaced = {
         '<link rel="icon" href="/static/icon.svg" type="image/svg+xml">': "",

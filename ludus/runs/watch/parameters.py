@@ -1,7 +1,7 @@
-"""What the routes are asked, as values.
+"""Parses the query parameters of the page's routes.
 
 Knows: query strings.  Knows not: routes, runs.
-Invariant: whatever is sent, there is a value within bounds or an AgentError that its sender is told.
+Invariant: any input gives either a value within bounds or an AgentError for the sender.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ def check_known(given: Parameters, known: Collection[str]) -> None:
 
 
 def count(given: Parameters, name: str, default: int | None = None, *, most: int | None = None) -> int | None:
-    """An empty value is none."""
+    """A number of 0 or more; `default` if missing or empty. Raises AgentError if it is invalid or above `most`."""
     text = given.get(name, "")
     if not text:
         return default
@@ -56,7 +56,7 @@ def names(given: Parameters) -> list[str]:
 
 
 def episode_query(given: Parameters) -> tuple[EpisodeQuery, int, int]:
-    """With offset and limit."""
+    """The query, offset and limit."""
     check_known(given, _EPISODES)
     sort = given.get("sort") or "-num"
     if sort not in SORTS:
@@ -82,7 +82,7 @@ def episode_query(given: Parameters) -> tuple[EpisodeQuery, int, int]:
 
 
 def last_event(text: str | None) -> tuple[int, int, str] | None:
-    """Lines, episodes and state that the client of an event stream has heard of. None: it has heard of nothing."""
+    """Number of lines, number of episodes, and state, from the id of a client's last event. None: it had no event."""
     found = _LINE.fullmatch(text or "")
     return None if found is None else (int(found[1]), int(found[2]), found[3])
 
@@ -90,7 +90,7 @@ def last_event(text: str | None) -> tuple[int, int, str] | None:
 def _text(given: Parameters, name: str) -> str | None:
     text = given.get(name, "")
     if len(text) > _MOST_CHARS:
-        raise AgentError(f"{name!r} has {len(text)} characters; {_MOST_CHARS} are the most.", param=name)
+        raise AgentError(f"{name!r} has {len(text)} characters; allowed: at most {_MOST_CHARS}.", param=name)
     return text or None
 
 

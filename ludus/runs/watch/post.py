@@ -1,6 +1,6 @@
-"""What the page has done: branches begun, answers chosen, chats.
+"""Handles the page's POST requests: starting branches, choosing answers, chatting.
 
-Knows: the bodies of these requests.  Knows not: who may send them, how a model answers.
+Knows: the bodies of these requests.  Knows not: access, how a model answers.
 """
 
 from __future__ import annotations
@@ -41,13 +41,13 @@ class _ChatBody(Body):
     max_tokens: int | None = pydantic.Field(default=None, ge=1)
     temperature: float | None = pydantic.Field(default=None, ge=0.0, le=2.0)
     chat: str = pydantic.Field(default="", pattern=rf"^({_CHAT_ID})?$")
-    """The page's own name of the conversation. '': each answer is a conversation of its own."""
+    """The page's id of the conversation. '': each answer is a separate conversation."""
 
 
 async def posted(run: WatchedRun, sampler: Sampler, rest: Sequence[str], body: bytes) -> Json | AsyncIterator[bytes]:
-    """What a POST of `/api/runs/ID/…` is answered, at once or as events; `rest` are the segments behind the id.
+    """The answer to a POST of `/api/runs/ID/…`, as JSON or as a stream of events. rest: path segments after the id.
 
-    Raises NotThereError, or AgentError for what cannot be asked.
+    Raises NotThereError, or AgentError for an invalid request.
     """
     match rest:
         case ["branches"]:
@@ -85,7 +85,7 @@ def _check_model(run: WatchedRun, sampler: Sampler, name: str) -> None:
 
 
 async def _chat(run: WatchedRun, sampler: Sampler, asked: _ChatBody) -> AsyncIterator[bytes]:
-    """Events of all models as they come; each ends with one that is `done`, or has a `detail` of what went wrong."""
+    """Events of all models as they arrive; the last event of each is `done`, or has the error as `detail`."""
     events: asyncio.Queue[Json] = asyncio.Queue()
     chat = asked.chat or secrets.token_hex(4)
 

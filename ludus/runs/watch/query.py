@@ -1,7 +1,7 @@
-"""Which episodes of an index are asked for, and what they look like together.
+"""Queries the index of a run's episodes: pages, groups, failures and counts.
 
 Knows: the index's tables, SQL.  Knows not: HTTP, how the index is made.
-Invariant: no value of a question becomes SQL; what stands there is written here.
+Invariant: values of a query are passed as SQL parameters, never as SQL text.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _EPISODE = (
 
 @dataclass(frozen=True, slots=True)
 class EpisodeQuery:
-    """None, of each field: it says nothing."""
+    """Filters on episodes. A field that is None does not filter."""
 
     step: int | None = None
     group: str | None = None
@@ -37,23 +37,24 @@ class EpisodeQuery:
     agent: str | None = None
     tool: str | None = None
     text: str | None = None
-    """Words, each of which stands in the episode, the last one perhaps only begun."""
+    """Words that must all occur in the episode; the last one may be a prefix."""
     reward: tuple[float | None, float | None] = (None, None)
-    """Least and most, both included, as of all ranges."""
+    """Minimum and maximum, both inclusive, as in all ranges."""
     turns: tuple[float | None, float | None] = (None, None)
     advantage: tuple[float | None, float | None] = (None, None)
-    """Mean over the episode's turns that have one."""
+    """Of the mean over the episode's turns that have an advantage."""
     staleness_min: float | None = None
     is_eval: bool | None = None
     sort: Sort = "-num"
 
 
 def find_episodes(index: EpisodeIndex, query: EpisodeQuery, *, offset: int, limit: int) -> dict[str, Any]:
-    """A page of those that are asked for, how many there are, and how their rewards and outcomes are distributed.
+    """A page of the matching episodes, their number, a histogram of their rewards and counts of their outcomes.
 
-    The histogram leaves the bounds of rewards aside, and the outcomes the outcome: each is there to choose it by.
+    The histogram ignores the filter on rewards, and the counts the filter on outcomes, as users choose these filters by
+    them.
     """
-    num_unread = index.num_unread  # asked first: none is missing below that is not counted here
+    num_unread = index.num_unread  # read first, so that every episode missing below is counted here
     where, values = _where(query)
     outcomes = _outcomes(index, replace(query, outcome=None))
     if query.outcome is None:
@@ -72,8 +73,8 @@ def find_episodes(index: EpisodeIndex, query: EpisodeQuery, *, offset: int, limi
 
 
 def find_groups(index: EpisodeIndex, *, step: int | None) -> list[dict[str, Any]]:
-    """Groups in the order in which they began, with what their members were given. step: None: of the newest episodes
-    of all steps."""
+    """Groups in the order in which they began, with the rewards of their members. step: None: groups of the newest
+    episodes of all steps."""
     where, values = _where(EpisodeQuery(step=step, is_eval=False))
     rows = index.rows(
         f"SELECT group_id, step, task_id, num, id, reward FROM episodes WHERE {where} AND is_replaced = 0 "
@@ -87,7 +88,7 @@ def find_groups(index: EpisodeIndex, *, step: int | None) -> list[dict[str, Any]
 
 
 def find_failures(index: EpisodeIndex, *, most: int) -> list[dict[str, Any]]:
-    """Training episodes that ended badly, grouped by what went wrong, the most frequent first, with the first one."""
+    """Failures of training episodes, grouped by cause, the most frequent first, each with its first episode."""
     marks = ", ".join("?" * len(KINDS))
     rows = index.rows(
         f"SELECT count(*), min(num), outcome FROM episodes JOIN previews USING (num) WHERE outcome IN ({marks}) "
@@ -123,14 +124,14 @@ def _page(
 ) -> list[dict[str, Any]]:
     column = _ORDER[sort.removeprefix("-")]
     order = f"{column} IS NULL, {column} {'DESC' if sort.startswith('-') else 'ASC'}, num DESC"
-    # the rows that are not shown are never read as a whole
+    # select the page by number first, so that wide rows are read only for that page
     page = f"SELECT num FROM episodes WHERE {where} ORDER BY {order} LIMIT ? OFFSET ?"
     sql = f"SELECT {_EPISODE} FROM ({page}) JOIN episodes USING (num) LEFT JOIN previews USING (num) ORDER BY {order}"
     return [_as_json(row) for row in index.rows(sql, (*values, limit, offset))]
 
 
 def episode_row(index: EpisodeIndex, num: int) -> dict[str, Any] | None:
-    """Of one episode what a page of episodes says. None: it is not listed."""
+    """The row of one episode, as in a page of episodes. None: it is not listed."""
     found = _page(index, "num = ?", (num,), "num", 0, 1)
     return found[0] if found else None
 
@@ -160,7 +161,7 @@ def _as_json(row: Sequence[Any]) -> dict[str, Any]:
 
 
 def _where(query: EpisodeQuery) -> tuple[str, list[object]]:
-    """A condition, and its values."""
+    """An SQL condition, and the values of its parameters."""
     parts: list[tuple[str, object]] = []
     equal = (("step", query.step), ("group_id", query.group), ("outcome", query.outcome), ("is_eval", query.is_eval))
     parts += [(f"{column} = ?", value) for column, value in equal if value is not None]
@@ -178,10 +179,10 @@ def _where(query: EpisodeQuery) -> tuple[str, list[object]]:
 
 
 def _histogram(index: EpisodeIndex, query: EpisodeQuery) -> dict[str, list[float]]:
-    """Of rewards: the edges of bins of equal width, the last edge in the last bin, and how many lie in each. The edges
-    are those of all episodes, whatever is asked for: what is filtered stays where it was."""
+    """A histogram of rewards: edges of bins of equal width, of which the last includes its upper edge, and counts. The
+    edges are those of all episodes, so that they do not move when a filter changes."""
     where, values = _where(query)
-    # each by itself is the end of an index
+    # two queries, as each of min and max alone is answered from one end of the index
     ((least,),), ((most,),) = (index.rows(f"SELECT {end}(reward) FROM episodes") for end in ("min", "max"))
     if least is None or not (math.isfinite(least) and math.isfinite(most)):
         return {"edges": [], "counts": []}
@@ -202,7 +203,7 @@ def _outcomes(index: EpisodeIndex, query: EpisodeQuery) -> dict[str, int]:
 
 
 def _names(index: EpisodeIndex, kind: str) -> list[str]:
-    # one look-up a name: `DISTINCT` would walk through all episodes
+    # one index look-up for each name; `DISTINCT` would scan all episodes
     sql = (
         "WITH RECURSIVE found (name) AS (SELECT min(name) FROM names WHERE kind = ? UNION ALL SELECT (SELECT "
         "min(name) FROM names WHERE kind = ? AND name > found.name) FROM found WHERE found.name IS NOT NULL) "

@@ -1,6 +1,6 @@
-"""What a model of a run is asked on the page, and what answers it.
+"""Questions to the models of a run from the page, and the interface of what answers them.
 
-Knows: the words of a question.  Knows not: models, processes, who asks.
+Knows: the fields of a question.  Knows not: models, processes, who asks.
 """
 
 from __future__ import annotations
@@ -15,31 +15,31 @@ from ludus.http.body import Body
 
 Json = dict[str, Any]
 BRANCH, CHAT = "branch", "chat"
-"""What an answer belongs to; its episode's task is called so."""
+"""The two kinds of questions; the task id of an answer's episode."""
 FOLDER = "branches"
-"""In a run's folder, a run of its own with all that was answered."""
+"""A folder in a run's folder: a separate run with all answers."""
 MOST_ANSWERS = 64
 ANSWERS = "/answers"
-"""Where the process that samples is asked."""
+"""Route of the sampling process for questions."""
 
 
 class Edit(Body):
-    """A message with another content."""
+    """A message with its content replaced."""
 
     message_index: int = pydantic.Field(ge=0)
-    """Among those that the model saw before it answered."""
+    """Index among the messages that the model saw in the turn."""
     content: str
 
 
 class Past(Body):
-    """Where a branch begins."""
+    """The turn from which a branch begins."""
 
     num: int
-    """Of the episode in its run."""
+    """Number of the episode in its run."""
     turn: str
-    """The model is asked what it was asked in this turn."""
+    """Id of the turn, whose messages the model is given again."""
     edit: Edit | None = None
-    """None: nothing is changed."""
+    """None: the messages are unchanged."""
 
 
 class Said(Body):
@@ -50,22 +50,22 @@ class Said(Body):
 
 
 class Question(Body):
-    """One answer that is wanted."""
+    """A request for one answer."""
 
     session: str
-    """Its id. Of a chat all questions to one model have the same one."""
+    """Id of the answer's session. All questions of a chat to one model have the same."""
     group: str
-    """Of the branch, or of the chat."""
+    """Id of the branch or of the chat."""
     model: str
-    """base, step-000080, final, or one that is served elsewhere."""
+    """base, step-000080, final, or a model that is served elsewhere."""
     past: Past | None = None
     """None: it is a chat."""
     messages: tuple[Said, ...] = ()
-    """Of a chat, from its beginning."""
+    """All messages of a chat."""
     max_tokens: int | None = pydantic.Field(default=None, ge=1)
-    """None: as many as the turn was allowed; of a chat, as many as fit."""
+    """None: the limit of the original turn; in a chat, as many as fit into the context."""
     temperature: float | None = pydantic.Field(default=None, ge=0.0, le=2.0)
-    """Of a chat. None: as the run samples."""
+    """For chats. None: the run's."""
     metadata: dict[str, Any] = pydantic.Field(default_factory=dict)
     """Kept with the answer."""
 
@@ -75,17 +75,17 @@ class Question(Body):
 
 
 class Sampler(Protocol):
-    """Answers with the weights of runs, and of who serves others elsewhere."""
+    """Answers questions with the models of runs, and with models that are served elsewhere."""
 
     @property
     def elsewhere(self) -> Mapping[str, str]:
-        """Models that answer for every run: by name, the address where they are served."""
+        """Addresses of models that are served elsewhere, and can be asked in every run, by name."""
 
     def answer(self, run: Path, question: Question) -> AsyncIterator[Json]:
-        """`{"delta": text}` while it is sampled, in the end what `answer_json` gives and `{"done": true}`.
+        """Yields `{"delta": text}` during sampling, and at the end the fields of `answer_json` with `{"done": true}`.
 
-        Ending the iteration ends the sampling. Raises AgentError for what cannot be asked, BackendError where nothing
-        answers.
+        Ending the iteration stops the sampling. Raises AgentError for an invalid question, BackendError if there is no
+        answer.
         """
 
     def close(self) -> None:

@@ -1,7 +1,7 @@
-"""One run as the page sees it: what is in its folder, read when it is asked for.
+"""A run as shown by the page, read from its folder on demand.
 
 Knows: the run's folder, its index, its curves.  Knows not: HTTP.
-Invariants: nothing in the folder is changed; a file that is damaged or missing costs what was in it, and is named.
+Invariants: nothing in the folder is changed; a damaged or missing file hides only its own content, and is reported.
 """
 
 from __future__ import annotations
@@ -48,25 +48,28 @@ Json = dict[str, Any]
 T = TypeVar("T")
 _EVAL = "eval/"
 _NUM_EPISODES, _NUM_STEPS = 8, 2
-"""Kept in memory: of records some megabytes each, of steps some tens."""
+"""Episodes and steps kept in memory: a record has some megabytes, the tokens of a step some tens."""
 _BEGUN_IN_S, _LISTED_IN_S = 0.5, 10.0
 _POLL_S = 0.01
 _NEWEST = 400
-"""Episodes by which health is judged."""
+"""Number of newest episodes that health is judged by."""
 _MOST_FAILURES = 20
 _FORKS = re.compile(r"rollout/fork_(.+)_turns")
 _CHECKPOINT = re.compile(r"step-(\d+)")
 
 
 class NotThereError(UserError):
-    """What was asked for is not in the run."""
+    """The requested object is not in the run."""
 
 
 class WatchedRun:
-    """Safe to use from several threads. The folder must be that of a run."""
+    """A run that is watched. Safe to use from several threads."""
 
     def __init__(self, folder: Path, run_id: str, *, decode: Decode | None = None) -> None:
-        """decode: None: by the run's own model, if it is here.  Raises UserError if there is no run in the folder."""
+        """decode: returns the text of token ids. None: that of the run's model, if it is on this machine.
+
+        Raises UserError if there is no run in the folder.
+        """
         self.folder, self.id = folder, run_id
         self.curves = Curves(folder)
         self._store = RunStore.look(folder, checks=False)
@@ -89,7 +92,7 @@ class WatchedRun:
         self._store.close()
 
     def wait(self, *, num_read: int) -> None:
-        """Until the folder has been checked, and so many of the newest episodes have been read, or all of them."""
+        """Wait until the folder was checked, and `num_read` of the newest episodes, or all of them, were read."""
         self._checker.join()
         index = self._listed()
         while min(num_read, self.num_episodes) > self.num_episodes - index.num_unread and self._follower.is_following:
@@ -106,7 +109,7 @@ class WatchedRun:
         config, why = self._config()
         return {
             **outline(self.folder, self.id),
-            "can_sample": False,  # by itself it only reads
+            "can_sample": False,  # set by the server if it has a sampler
             "config": without_secrets(config),
             "summary": self._store.summary(),
             "metrics": self.curves.names,
@@ -119,7 +122,7 @@ class WatchedRun:
         }
 
     def metrics(self, names: list[str]) -> Json:
-        """Their series; those of evaluations by themselves, at the steps that have them."""
+        """Series of these metrics; those of evaluations are separate, with only the steps that have them."""
         self.curves.update()
         steps = self.curves.steps
         known = names or self.curves.names
@@ -142,11 +145,11 @@ class WatchedRun:
 
     def failures(self) -> Json:
         index = self._listed()
-        num_unread = index.num_unread  # asked first: none is missing that is not counted
+        num_unread = index.num_unread  # read first, so that every missing episode is counted
         return {"failures": find_failures(index, most=_MOST_FAILURES), "num_unread": num_unread}
 
     def forks(self) -> Json:
-        """How many turns forked for each reason, the most frequent first, and where the first of them did."""
+        """Number of forked turns for each reason, the most frequent first, with the first example."""
         self.curves.update()
         found = []
         for reason, num_turns in self._fork_counts().items():
@@ -165,7 +168,7 @@ class WatchedRun:
         return ledger_of(self.curves, self._store.summary(), num_evaluated=num_evaluated)
 
     def step(self, step: int) -> Json:
-        """Raises NotThereError if the run has no such step."""
+        """The data of a step. Raises NotThereError if the run has no such step."""
         self.curves.update()
         numbers = self.curves.at(step)
         if not numbers:
@@ -181,7 +184,7 @@ class WatchedRun:
         }
 
     def models(self) -> list[Json]:
-        """Those of the run that are here, and could be asked."""
+        """The models of the run that exist on disk, and can be asked."""
         base = self._config()[0].get("model", {}).get("path")
         models = [{"name": "base", "label": f"base: {base}"}] if base else []
         models += [
@@ -192,7 +195,7 @@ class WatchedRun:
         return models + ([{"name": "final", "label": "trained"}] if (self.folder / "model").is_dir() else [])
 
     def models_note(self) -> str:
-        """Why there are no more of them."""
+        """A sentence that says why there are no more models."""
         kept = self._config()[0].get("checkpoint", {}).get("keep", "some")
         return (
             f"Of the steps the latest {kept} that were saved are kept; a larger checkpoint.keep keeps more. Models "
@@ -228,11 +231,11 @@ class WatchedRun:
         return turn_tokens(episode, turn, use=use, step=step, decode=self.decode, offset=offset, limit=limit)
 
     def messages(self, episode_id: str, turn_id: str) -> Json:
-        """All that the model was told before it answered in the turn, in order."""
+        """All messages that the model was given in the turn, in order."""
         return {"messages": [message_json(each) for each in self._turn(episode_id, turn_id)[1].messages]}
 
     def turn_of(self, episode_id: str, turn_id: str) -> tuple[int, Turn]:
-        """With the number of its episode. Raises NotThereError."""
+        """The turn, and the number of its episode. Raises NotThereError if there is none."""
         return self._episode(episode_id)[0], self._turn(episode_id, turn_id)[1]
 
     def alternatives(self, episode_id: str, turn_id: str, i: int) -> Json:
@@ -251,7 +254,7 @@ class WatchedRun:
             return self._decode
 
     def evaluated(self, step: int | None) -> tuple[int, dict[str, float]] | None:
-        """Of the evaluation after so many steps, or of the last, the mean reward by task; None: there is none."""
+        """Step and mean rewards by task of the evaluation at `step`, or of the last one. None: there is none."""
         index = self._listed()
         sql = "SELECT max(step) FROM episodes WHERE is_eval = 1 AND reward IS NOT NULL AND (? IS NULL OR step = ?)"
         ((found,),) = index.rows(sql, (step, step))
@@ -275,7 +278,7 @@ class WatchedRun:
         return dict(sorted(totals.items(), key=lambda item: -item[1]))
 
     def _begun(self) -> EpisodeIndex:
-        """With the newest episodes, if not with all."""
+        """The index, which has at least the newest episodes."""
         self._follower.wait_begun(_BEGUN_IN_S)
         return self._follower.index
 
@@ -284,8 +287,8 @@ class WatchedRun:
         return self._follower.index
 
     def _check(self) -> None:
-        """What takes long and nobody waits for: the tokenizer is loaded, all of run.db is read, a second a gigabyte. Of
-        a damaged one what is whole is shown from then on."""
+        """The slow checks, in the background: loads the tokenizer, and verifies all of run.db, a second a gigabyte. If
+        it is damaged, the recovered data is shown from then on."""
         _ = self.decode
         try:
             store = RunStore.look(self.folder)
@@ -335,8 +338,8 @@ class WatchedRun:
         def read() -> Episode:
             try:
                 return self._store.episode_at(found)
-            except ValueError as error:  # its bytes are not whole
-                raise UserError(f"the record of episode {episode_id!r} is not as it was written") from error
+            except ValueError as error:  # a damaged record
+                raise UserError(f"the record of episode {episode_id!r} is damaged") from error
 
         return found, self._episodes.get((found, outcome, reward), read)
 
@@ -354,7 +357,7 @@ class WatchedRun:
         }
 
     def _step_tokens(self, step: int) -> StepTokens | None:
-        """None: nothing was recorded, or it is damaged, which is then said."""
+        """The step's trained tokens. None: not recorded, or the file is damaged, which is then reported."""
 
         def read() -> StepTokens | None:
             try:
@@ -370,7 +373,7 @@ class WatchedRun:
 
 
 class _Newest(dict[Hashable, T]):
-    """The values that were asked for last."""
+    """A cache of the most recently used values."""
 
     def __init__(self, most: int) -> None:
         super().__init__()
@@ -389,7 +392,7 @@ class _Newest(dict[Hashable, T]):
 
 
 def _algorithm(config: Mapping[str, Any]) -> Json:
-    """Its name, and its formulas with the run's numbers, a line each."""
+    """The algorithm's name, and its formulas with the run's numbers, one line each."""
     values = config.get("algorithm", {})
     try:
         settings = AlgorithmSettings(**values)

@@ -1,4 +1,4 @@
-"""A watcher: the page for runs, on this machine alone, behind a key.
+"""Serves the page of runs on this machine only, protected by a key.
 
 Knows: the application, the server.  Knows not: who opens the page.
 """
@@ -17,9 +17,9 @@ from ludus.runs.watch.folder import RunsFolder
 
 @contextmanager
 def open_watcher(folder: RunsFolder, *, port: int = 0, key: str | None = None) -> Iterator[str]:
-    """The link of the page, which is served until the block ends; the folder is closed then.
+    """Serve the page until the block ends; returns its link. The folder is closed at the end.
 
-    port: 0 is any free one.  key: None: a new one.  Raises UserError if the port is taken.
+    port: 0: any free port.  key: None: a new one.  Raises UserError if the port is taken.
     """
     key = new_key() if key is None else key
     server = HttpServer(watch_app(folder, key), name="watcher")

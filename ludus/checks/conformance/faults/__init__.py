@@ -1,1 +1,1 @@
-"""Faults that a gateway can have, a file for each part of the server that they are put in."""
+"""Faults for testing the suite itself, in one file for each part of the server into which they are injected."""

@@ -1,6 +1,6 @@
-"""One fault: what is wrong, the part of the server that has it, and the cases that should see it first.
+"""A fault: what is wrong, the part of the server that it changes, and the cases that should detect it.
 
-Knows: the parts of the server.  Knows not: which faults there are.
+Knows: the parts of the server.  Knows not: which faults exist.
 """
 
 from __future__ import annotations
@@ -20,29 +20,29 @@ PATHS = {protocol: words.path for protocol, words in WORDS.items()}
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """A server that is wrong in one way."""
+    """A server with one fault."""
 
     name: str
     effect: str
-    """What it does, in words."""
+    """A description of the fault."""
     parts: ServerParts
     near: tuple[str, ...]
-    """Beginnings of the names of the cases to run first; the others follow if these see nothing."""
+    """Prefixes of the cases to run first; the others follow if these do not detect the fault."""
 
 
 def everywhere(name: str, effect: str, *near: str, **how: Any) -> Fault:
-    """A fault between the application and the socket; `how` are fields of `Rewrite`."""
+    """A fault between the application and the socket. how: fields of `Rewrite`."""
     rewrite = Rewrite(**how)
     return Fault(name, effect, ServerParts(app=lambda app: RewritingApp(app, rewrite)), near)
 
 
 def wire(name: str, effect: str, *near: str, **how: Any) -> Fault:
-    """The same on the path of the first case's protocol alone; cases of errors are of every path."""
+    """As `everywhere`, but only on the path of the first case's protocol; error cases apply to every path."""
     return everywhere(name, effect, *near, **{"path": PATHS.get(near[0].partition("/")[0], ""), **how})
 
 
 def answer(name: str, effect: str, near: str, at: str, new: Any, **how: Any) -> Fault:
-    """In every answer at once something else is at a path; `new` as of `put`."""
+    """Replace the value at a path in every answer that is not streamed. new: as for `put`."""
     return wire(name, effect, near, body=put(at, new), **how)
 
 

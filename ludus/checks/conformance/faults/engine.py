@@ -1,4 +1,4 @@
-"""Faults between the engine and the record: what is kept is not what was sampled.
+"""Faults between the engine and the record: the recorded tokens are not the sampled ones.
 
 Knows: the Engine contract.  Knows not: HTTP.
 """
@@ -18,7 +18,7 @@ from ludus.types import Call, Sampled
 
 
 class _Between(Around):
-    """An engine whose calls and answers are changed; everything else is that of the engine behind it."""
+    """An engine that changes calls and answers; everything else is delegated to the inner engine."""
 
     def __init__(self, inner: Engine, call: Callable[[Call], Call], sampled: Callable[[Sampled], Sampled]) -> None:
         super().__init__(inner)

@@ -1,4 +1,4 @@
-"""Faults around the protocols: requests read wrongly, errors, headers, keys, retries, leaving clients, templates."""
+"""Faults outside of the protocols: misread requests, errors, headers, keys, retries, disconnects, templates."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ RETRY, IGNORED = (b"x-should-retry",), (b"x-ludus-ignored",)
 
 
 def buffered(app: ASGIApp) -> ASGIApp:
-    """Sends a stream when it has ended."""
+    """Buffers a stream until it has ended."""
 
     async def call(scope: Scope, receive: Receive, send: Send) -> None:
         parts: list[bytes] = []
@@ -82,13 +82,13 @@ def buffered(app: ASGIApp) -> ASGIApp:
 
 
 def deaf(app: ASGIApp) -> ASGIApp:
-    """Never hears that a client has left."""
+    """Never reports that a client has disconnected."""
 
     async def call(scope: Scope, receive: Receive, send: Send) -> None:
         async def listen() -> Message:
             message = await receive()
             if message["type"] == "http.disconnect":
-                await asyncio.Event().wait()  # which nobody sets
+                await asyncio.Event().wait()  # for ever
             return message
 
         async def shout(message: Message) -> None:
@@ -101,7 +101,7 @@ def deaf(app: ASGIApp) -> ASGIApp:
 
 
 def cached(app: ASGIApp) -> ASGIApp:
-    """Answers an equal request as the first of its kind was answered, in any session."""
+    """Caches answers: equal requests get the same answer, even in other sessions."""
     known: dict[bytes, list[Message]] = {}
 
     async def call(scope: Scope, receive: Receive, send: Send) -> None:
@@ -128,7 +128,7 @@ def cached(app: ASGIApp) -> ASGIApp:
 
 
 class _AnyKeyAccepted(SessionKeys):
-    """Lets a wrong key in, to the session that was opened last."""
+    """Accepts a wrong key for the session that was opened last."""
 
     _last = ""
 
@@ -155,7 +155,7 @@ class _PathOnly(SessionKeys):
 
 
 def _template(old: str, new: str) -> ServerParts:
-    """Something in the template is another thing, where it stands last: after a message."""
+    """Replace the last occurrence of a text in the template, which is the one after a message."""
 
     def change(text: ChatText) -> ChatText:
         before, found, after = text.template.source.rpartition(old)
