@@ -39,12 +39,19 @@ class ScriptedEngine:
     answers: text (encoded; the model's stop token is added) or token ids (taken as they are; the stop token is
     added unless one is among them). A function gives the same answer to the same call, an iterable runs out.
     token_delay_s: pause before each token, to imitate a slow model.
+    keeps_calls: remember every call. False for long runs: `calls` stays empty.
     """
 
     shares_weights = False
 
     def __init__(
-        self, answers: Answers, tokenizer: Tokenizer, *, token_delay_s: float = 0.0, context_length: int = 8192
+        self,
+        answers: Answers,
+        tokenizer: Tokenizer,
+        *,
+        token_delay_s: float = 0.0,
+        context_length: int = 8192,
+        keeps_calls: bool = True,
     ) -> None:
         self.context_length = context_length
         self._answer = answers if callable(answers) else _in_turn(answers)
@@ -55,15 +62,16 @@ class ScriptedEngine:
         """Guards all below."""
         self._changed = Notifier()
         """Notified when a call may go on, or has to end."""
+        self._keeps_calls = keeps_calls
         self._calls: list[Call] = []
         self._running: set[str] = set()
         self._aborted: set[str] = set()
         self._version = 0
-        self._num_sampled = 0
+        self._num_calls = self._num_prefilled = self._num_sampled = 0
         self._is_paused = self._is_closed = False
 
     def __repr__(self) -> str:
-        return f"ScriptedEngine(version={self._version}, calls={len(self._calls)}, running={len(self._running)})"
+        return f"ScriptedEngine(version={self._version}, calls={self._num_calls}, running={len(self._running)})"
 
     @property
     def calls(self) -> tuple[Call, ...]:
@@ -121,9 +129,9 @@ class ScriptedEngine:
             return EngineStats(
                 version=self._version,
                 num_running=len(self._running),
-                num_calls=len(self._calls),
+                num_calls=self._num_calls,
                 num_sampled_tokens=self._num_sampled,
-                num_prefilled_tokens=sum(len(call.prompt_ids) for call in self._calls),
+                num_prefilled_tokens=self._num_prefilled,
             )
 
     async def check(self) -> None:
@@ -142,10 +150,13 @@ class ScriptedEngine:
             if self._is_closed:
                 raise BackendError("the engine is closed; open a new one")
             check_call_id(call.id, self._running)
-            number, known = len(self._calls), (self._tokenizer, self._constraints)
+            number, known = self._num_calls, (self._tokenizer, self._constraints)
             seed = number if call.sampling.seed is None else call.sampling.seed
             running = Sequence.begin(call, seed, *known, arrival=number, context_length=self.context_length)
-            self._calls.append(call)
+            if self._keeps_calls:
+                self._calls.append(call)
+            self._num_calls += 1
+            self._num_prefilled += len(call.prompt_ids)
             self._running.add(call.id)
             return running
 

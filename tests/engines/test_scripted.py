@@ -80,6 +80,17 @@ def test_calls_are_kept(tokenizer: Tokenizer) -> None:
     assert [asked.sampling.seed for asked in engine.calls] == [5, 6]
 
 
+def test_a_long_run_keeps_no_calls(tokenizer: Tokenizer) -> None:
+    """They are counted; kept, they would be what a soak test finds to grow."""
+    engine = ScriptedEngine(["one", "two"], tokenizer, keeps_calls=False)
+    asked = [call(each) for each in ("a", "b")]
+    for each in asked:
+        asyncio.run(engine.generate(each))
+    stats = engine.stats()
+    assert engine.calls == () and stats.num_calls == 2
+    assert stats.num_prefilled_tokens == sum(len(each.prompt_ids) for each in asked)
+
+
 def test_a_scripted_token_that_the_grammar_forbids_is_an_error(tokenizer: Tokenizer) -> None:
     """The error names the token and what stood before it; an answer of the grammar ends where the grammar does."""
     engine = ScriptedEngine(["seven wizards", "seven"], tokenizer)

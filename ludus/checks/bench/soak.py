@@ -69,7 +69,7 @@ def measure_soak(work: SoakWork) -> dict[str, Any]:
     """
     text = ChatText.load(Path(work.model))
     token_ids = text.tokenizer.encode(_REPLY)
-    engine = ScriptedEngine(lambda _: token_ids, text.tokenizer, token_delay_s=_TOKEN_DELAY_S)
+    engine = ScriptedEngine(lambda _: token_ids, text.tokenizer, token_delay_s=_TOKEN_DELAY_S, keeps_calls=False)
     with tempfile.TemporaryDirectory(prefix="ludus-soak-") as folder, RunStore.create(folder, "soak", "") as store:
         episodes, admin_key = Episodes(Recorder(engine, text), RunArchive(store)), new_key()
         calm_garbage_collection()
