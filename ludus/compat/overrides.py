@@ -1,8 +1,7 @@
-"""What a command line changes in a script that stays as it is: models, keys of the configuration, constants.
+"""Overrides of an unmodified script from the command line: models, configuration keys, constants.
 
-Knows: the two variables of the environment in which models and keys travel, syntax trees.  Knows not: models, what a
-key does.
-Invariant: what is given acts or is refused by name; processes that the script starts have the same models and keys.
+Knows: the two environment variables that hold models and keys, syntax trees.  Knows not: models, what a key does.
+Invariant: every override either takes effect or is refused by name; child processes have the same models and keys.
 """
 
 from __future__ import annotations
@@ -17,15 +16,15 @@ from ludus.errors import ConfigError, UserError
 from ludus.settings import did_you_mean, parse_override
 
 MODELS = "LUDUS_MODELS"
-"""Lines `NAME=PLACE`: a model's name in the script, and a name, folder or address of an API in its place."""
+"""Lines `NAME=PLACE`: a model's name in the script, and the name, folder or API URL that replaces it."""
 SETTINGS = "LUDUS_SETTINGS"
-"""Lines `KEY=VALUE` of Ludus's configuration, above all that the script says."""
+"""Lines `KEY=VALUE` of Ludus's configuration, which override the script's."""
 
 
 def put(models: Sequence[str] = (), settings: Sequence[str] = ()) -> None:
-    """Have them hold in this process and in those started from here, beside those that hold already.
+    """Add overrides for this process and its child processes.
 
-    Raises UserError for one of another form.
+    Raises UserError for an override of another form.
     """
     for each in models:
         name, sign, place = each.partition("=")
@@ -39,9 +38,9 @@ def put(models: Sequence[str] = (), settings: Sequence[str] = ()) -> None:
 
 
 def model(name: str) -> str:
-    """What stands for a model that is loaded: itself, or what was given in its place.
+    """The model to load: `name`, or the model that replaces it.
 
-    Raises ConfigError if that is the address of an API.
+    Raises ConfigError if it is replaced by an API's URL.
     """
     place = _models().get(name, name)
     if _is_address(place):
@@ -50,13 +49,13 @@ def model(name: str) -> str:
 
 
 def address(*names: str | None) -> str | None:
-    """The address of the API that was given for the first of these models. None: none was."""
+    """The API URL given for the first of these models that has one. None: none has."""
     places = (_models().get(name, "") for name in names if name)
     return next((place for place in places if _is_address(place)), None)
 
 
 def settings() -> list[str]:
-    """`KEY=VALUE`, the later above the earlier."""
+    """All `KEY=VALUE` overrides; later ones take precedence."""
     return _lines(SETTINGS)
 
 
@@ -74,9 +73,9 @@ def count(key: str) -> int | None:
 
 
 def with_constants(tree: ast.Module, constants: Mapping[str, str], where: str) -> ast.Module:
-    """The program with other values for names that it assigns at top level; changes `tree`.
+    """The program with other values for names that it assigns at top level; modifies `tree`.
 
-    constants: by name, the value as YAML reads it.
+    constants: values by name, as YAML.
     Raises UserError for a name that is not assigned there.
     """
     missing = dict(constants)
@@ -103,7 +102,7 @@ def constant(given: str) -> tuple[str, str]:
 
 
 def _literal(text: str) -> str:
-    """The expression of a value as YAML reads it; of what Python has no literal for, the text itself."""
+    """The Python expression of a YAML value; the text itself if Python has no literal for it."""
     try:
         value = yaml.safe_load(text)
         ast.literal_eval(repr(value))

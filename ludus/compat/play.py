@@ -1,4 +1,4 @@
-"""`ludus.play`: the core's, for agents and rows of every family where no configuration is given too."""
+"""`ludus.play` for agents and rows of all families, even without a configuration."""
 
 from __future__ import annotations
 
@@ -19,9 +19,10 @@ def play(
     workflow_kwargs: Mapping[str, Any] | None = None,
     on_episode: Callable[[Episode], None] = lambda _: None,
 ) -> tuple[Episode, ...]:
-    """Every row played `gconfig.n_samples` times by the configured model, in the order of rows and samples.
+    """Play every row `gconfig.n_samples` times with the configured model; episodes are in the order of rows and
+    samples.
 
-    workflow, dataset: in every form that `Trainer` takes. An agent's fault is its episode's outcome.
+    workflow, dataset: in every form that `Trainer` accepts. An agent's error is its episode's outcome.
     config: None: the default of every key.
     on_episode: called with each episode as it ends.
     """

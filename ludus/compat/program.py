@@ -1,7 +1,7 @@
-"""A script or a notebook as a program: constants replaced, cells one after the other with `await` at top level.
+"""Runs a script or a notebook as a program, with constants replaced, and `await` at the top level of cells.
 
-Knows: syntax trees, the JSON of notebooks, lines that are for IPython alone.  Knows not: families, what is trained.
-Invariant: what of a notebook is not run is said, line by line.
+Knows: syntax trees, the JSON of notebooks, IPython's own lines.  Knows not: families, what is trained.
+Invariant: every line of a notebook that is not run is reported.
 """
 
 from __future__ import annotations
@@ -23,19 +23,19 @@ from ludus.errors import UserError
 
 NOTEBOOK = ".ipynb"
 _MAGIC = re.compile(r"(\s*)(?:[%!]|\w+\s*=\s*(?:!|%[a-z]))")
-# Cells that are Python, with something said about how they run.
+# Cell magics whose cells are Python.
 _PYTHON_CELLS = ("capture", "time", "timeit")
 
 
 @dataclass(frozen=True, slots=True)
 class Program:
-    """What runs as `__main__`."""
+    """A program to run as `__main__`."""
 
     path: Path
     codes: Sequence[CodeType]
-    """A script is one; of a notebook's cell each may await."""
+    """One for a script; for a notebook, one or more for each cell, which may await."""
     skipped: Sequence[str]
-    """Lines of a notebook that are IPython's."""
+    """Lines of a notebook that are IPython's, and are not run."""
 
     @property
     def is_notebook(self) -> bool:
@@ -43,14 +43,14 @@ class Program:
 
     @classmethod
     def read(cls, path: Path, constants: Mapping[str, str] | None = None) -> Program:
-        """constants: values for names that are assigned at top level, as YAML reads them.
+        """Read a script or notebook. constants: values, as YAML, of names that are assigned at top level.
 
-        Raises UserError for a name that is not, or a notebook that is none; SyntaxError.
+        Raises UserError for a name that is not assigned, or an invalid notebook; SyntaxError.
         """
         text = path.read_text(encoding="utf-8", errors="replace")
         skipped: list[str] = []
         sources = {str(path): text} if path.suffix != NOTEBOOK else dict(_cells(path, text, skipped))
-        # As one program: a constant may stand in any cell, and one that stands in none is an error.
+        # All cells together, as a constant may be in any cell, and it is an error only if it is in none.
         trees = {name: ast.parse(source, name) for name, source in sources.items()}
         whole = ast.Module([node for tree in trees.values() for node in tree.body], [])
         with_constants(whole, constants or {}, str(path))
@@ -60,7 +60,7 @@ class Program:
         return cls(path, codes, skipped)
 
     def run(self) -> None:
-        """Runs it as `__main__`, with its folder on the path."""
+        """Run it as `__main__`, with its folder on the path."""
         module = ModuleType("__main__")
         module.__dict__.update(__file__=str(self.path), __builtins__=__builtins__)
         sys.path.insert(0, str(self.path.resolve().parent))
@@ -76,7 +76,7 @@ class Program:
             sys.modules["__main__"] = before
 
     async def _cells(self, module: ModuleType) -> None:
-        # In a running loop, all of them, as in a notebook: what one has started goes on while another awaits.
+        # All cells run on one event loop, as in a notebook, so that tasks of one continue while another awaits.
         for code in self.codes:
             result = eval(code, module.__dict__)
             if inspect.iscoroutine(result):
@@ -84,7 +84,7 @@ class Program:
 
 
 def _cells(path: Path, text: str, skipped: list[str]) -> Iterator[tuple[str, str]]:
-    """Name and Python of each cell; adds to `skipped` what is none."""
+    """Name and Python source of each cell; other lines are added to `skipped`."""
     try:
         cells = json.loads(text)["cells"]
     except (ValueError, KeyError, TypeError):
@@ -94,18 +94,18 @@ def _cells(path: Path, text: str, skipped: list[str]) -> Iterator[tuple[str, str
             name, given = f"<{path.name}, cell {idx}>", cell["source"]
             source = _python_of("".join(given), skipped)
             lines = source.splitlines(keepends=True)
-            linecache.cache[name] = (len(source), None, lines, name)  # for tracebacks, and whoever reads sources
+            linecache.cache[name] = (len(source), None, lines, name)  # for tracebacks and `inspect.getsource`
             yield name, source
 
 
 def _python_of(source: str, skipped: list[str]) -> str:
-    """The cell with `pass` where IPython's lines stand; adds those to `skipped`."""
+    """The cell with IPython's lines replaced by `pass`; adds those to `skipped`."""
     try:
         ast.parse(source)
     except SyntaxError:
         pass
     else:
-        return source  # a line that begins with % may stand in a string
+        return source  # valid Python: a line that begins with % may be part of a string
     kind = re.match(r"\s*%%(\w+)", source)
     if kind and kind[1] not in _PYTHON_CELLS:
         skipped.append(source.strip().partition("\n")[0])
@@ -124,7 +124,7 @@ def _python_of(source: str, skipped: list[str]) -> str:
 
 
 def _cell_codes(tree: ast.Module, name: str, source: str) -> Iterator[CodeType]:
-    """The statements, and the last expression by itself: its value is shown."""
+    """Code of the statements, and of the last expression separately, as its value is shown."""
     *body, last = tree.body or [ast.Pass(lineno=1, col_offset=0)]
     is_shown = isinstance(last, ast.Expr) and not source.rstrip().endswith(";")
     flags = ast.PyCF_ALLOW_TOP_LEVEL_AWAIT

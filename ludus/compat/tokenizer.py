@@ -1,6 +1,6 @@
-"""The tokenizer of a model as Hugging Face's class, which agents of this family decode and render with.
+"""Loads the tokenizer of a model as a class of Hugging Face's transformers.
 
-Knows: where a model's folder is, transformers.  Knows not: who uses it.
+Knows: where a model's folder is, transformers.  Knows not: agents.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ from ludus.models.resolve import resolve_model
 
 @lru_cache(maxsize=8)
 def load_hf_tokenizer(model_name_or_path: str, fast_tokenizer: bool = True, padding_side: str | None = None) -> Any:
-    """The tokenizer of a model, by any name that `model.path` takes; the padding token is never missing.
+    """The tokenizer of a model, named as in `model.path`; it always has a padding token.
 
-    Raises UserError if transformers or the model is not there.
+    Raises UserError if transformers is not installed, or the model does not exist.
     """
     try:
         from transformers import AutoTokenizer
@@ -35,6 +35,6 @@ def load_hf_tokenizer(model_name_or_path: str, fast_tokenizer: bool = True, padd
 def apply_chat_template(
     tokenizer: Any, messages: list[dict[str, Any]], *, tokenize: bool = True, **kwargs: Any
 ) -> list[int] | str:
-    """A conversation in the tokenizer's template: token ids, or with `tokenize=False` its text."""
+    """A conversation rendered with the tokenizer's template: token ids, or text with `tokenize=False`."""
     text: str = tokenizer.apply_chat_template(messages, tokenize=False, **kwargs)
     return list(tokenizer.encode(text, add_special_tokens=False)) if tokenize else text

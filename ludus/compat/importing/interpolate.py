@@ -1,4 +1,4 @@
-"""YAML as OmegaConf writes it: `${a.b}` stands for the value of another key, `???` for one that must be given.
+"""Reads YAML with OmegaConf's syntax: `${a.b}` is the value of another key, `???` a value that must be given.
 
 Knows: references.  Knows not: what any key means.
 """
@@ -21,22 +21,22 @@ _REFERENCE = re.compile(r"\$\{([^${}]*)\}")
 def read_yaml(path: Path, overrides: Sequence[str] = ()) -> dict[str, Any]:
     """The mapping in the file with `a.b=value` overrides on top, references resolved.
 
-    A reference to something that is not a key, such as `${oc.env:HOME}`, stays as it is written.
-    Raises UserError if the file cannot be read, ConfigError if it holds no mapping or a circle of references.
+    A reference to anything but a key, such as `${oc.env:HOME}`, is left unchanged.
+    Raises UserError if the file cannot be read, ConfigError if it holds no mapping or circular references.
     """
     data = with_overrides(settings.read_yaml(path), [override.strip().lstrip("+") for override in overrides])
     return resolved(data)
 
 
 def resolved(data: Mapping[str, Any]) -> dict[str, Any]:
-    """The mapping with its references resolved. Raises ConfigError for a circle of them."""
+    """The mapping with its references resolved. Raises ConfigError for circular references."""
     whole = _resolved(dict(data), data, ())
     assert isinstance(whole, dict), "a mapping stays one"
     return whole
 
 
 def leaves(data: Mapping[str, Any]) -> dict[str, Any]:
-    """Values by dotted key; a list is a value, and a mapping without keys is none."""
+    """Values by dotted key; lists are values, and empty mappings are skipped."""
     return {".".join(map(str, path)): value for path, value in settings.leaves(data) if value != {}}
 
 

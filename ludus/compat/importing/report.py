@@ -1,4 +1,4 @@
-"""What an import took and what it did not, so that nothing is lost in silence.
+"""The report of an import: what was taken and what was not, so that nothing is lost silently.
 
 Knows: names, fates, notes, counts.  Knows not: what is imported.
 """
@@ -15,10 +15,10 @@ from typing import Literal
 from ludus.errors import UserError
 
 Fate = Literal["taken", "changed", "not needed", "left out"]
-"""changed: taken, but what it says or does is not quite the same.  not needed: it acts here by itself, or on nothing.
-left out: it did something there that nothing does here."""
+"""changed: taken, but with a somewhat different meaning.  not needed: Ludus does this anyway, or it has no effect.
+left out: it had an effect there that nothing has here."""
 FATES: tuple[Fate, ...] = ("left out", "changed", "taken", "not needed")
-"""In the order in which a reader wants to know them."""
+"""In the order of their importance to readers."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,12 +28,12 @@ class Entry:
     name: str
     fate: Fate
     note: str = ""
-    """Where it went, or why it did not. Empty: it is taken under its own name, or its value is what is done anyway."""
+    """Where it went, or why it was not taken. Empty: it has the same name here, or its value is Ludus's behaviour."""
 
 
 @dataclass(frozen=True, slots=True)
 class ImportReport:
-    """Everything that was found, and what became of it."""
+    """Everything that was found, and its fate."""
 
     source: str
     entries: tuple[Entry, ...]
@@ -53,7 +53,7 @@ class ImportReport:
 
 
 def by_note(entries: Iterable[Entry]) -> dict[str, list[str]]:
-    """Names by what is said of them, in the order in which they were found."""
+    """Names grouped by their note, in order of appearance."""
     grouped: dict[str, list[str]] = {}
     for entry in entries:
         grouped.setdefault(entry.note, []).append(entry.name)
@@ -61,7 +61,7 @@ def by_note(entries: Iterable[Entry]) -> dict[str, list[str]]:
 
 
 def write_text(path: Path, text: str, *, replace: bool = False) -> None:
-    """Raises UserError if the file cannot be written, or is there already and must not be replaced."""
+    """Write a file. Raises UserError if it cannot be written, or exists already and `replace` is false."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         with path.open("w" if replace else "x", encoding="utf-8") as file:

@@ -1,1 +1,1 @@
-"""The originals' own module names, where a script is to be run as it is."""
+"""Makes the frameworks' own module names (`areal`, `art`, `verl`, `realhf`) importable, for unmodified scripts."""

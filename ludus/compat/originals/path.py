@@ -1,6 +1,6 @@
-"""A folder for each family, with a module of the original's name: on the path it stands in for the original.
+"""Puts folders on the import path, one for each family, with a module that stands in for the original.
 
-Knows: `sys.path`, which processes inherit.  Knows not: what scripts do with the names.
+Knows: `sys.path`, PYTHONPATH.  Knows not: what scripts do with the names.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ from ludus.compat.names import FAMILIES, HERE
 
 
 def put_on_path(first: Iterable[str] = ()) -> None:
-    """From now on `import art` finds ours where the original is not installed, in processes started from here too.
+    """From now on, also in child processes, `import art` finds Ludus's names unless the original is installed.
 
-    first: families of which ours are found where the original is installed too.
+    first: families for which Ludus's names are found even if the original is installed.
     """
     front, back = [_folder(each) for each in first], [_folder(each) for each in FAMILIES]
     sys.path[:] = [*front, *(each for each in sys.path if each not in {*front, *back}), *back]
@@ -27,7 +27,7 @@ def put_on_path(first: Iterable[str] = ()) -> None:
 
 
 def original(family: str) -> str | None:
-    """Where the original lies that `import` finds. None: it finds ours, or nothing."""
+    """Location of the original that `import` finds. None: it finds Ludus's names, or nothing."""
     found = sys.modules.get(family)
     spec = importlib.util.find_spec(family) if found is None else found.__spec__
     if spec is None or spec.name.startswith(f"{HERE}.") or Path(__file__).parent in Path(spec.origin or "").parents:

@@ -1,4 +1,4 @@
-"""Our modules under the originals' names: `art.utils` is the very module `ludus.compat.art.utils`.
+"""Ludus's modules under the originals' names: `art.utils` is the same module object as `ludus.compat.art.utils`.
 
 Knows: import machinery.  Knows not: tables, paths.
 """
@@ -18,7 +18,8 @@ MAIN = "__main__"
 
 
 class StandIns(MetaPathFinder, Loader):
-    """Finds the modules below families that stand in; before all other finders, for these would read files of ours."""
+    """Finds the modules of families that stand in. Comes before all other finders, which would load files a second
+    time."""
 
     def __init__(self) -> None:
         self._families: set[str] = set()
@@ -33,28 +34,28 @@ class StandIns(MetaPathFinder, Loader):
         family, _, below = fullname.partition(".")
         if not below or family not in self._families:
             return None
-        # All are packages, so what `python -m` runs is the `__main__` of one.
+        # All modules are packages, so `python -m` runs their `__main__`.
         return ModuleSpec(fullname, self, is_package=below.rpartition(".")[2] != MAIN)
 
     def get_code(self, fullname: str) -> CodeType:
-        """What `python -m` runs: the function `main` of the module."""
+        """The code that `python -m` runs: a call of the module's function `main`."""
         module = fullname.removesuffix(f".{MAIN}")
         return compile(f"from {HERE}.{module} import main\nmain()\n", f"<{module}>", "exec")
 
     def create_module(self, spec: ModuleSpec) -> ModuleType:
-        """Raises ModuleNotFoundError for what the original has and we have not: what there is, and where it is told."""
+        """Raises ModuleNotFoundError for modules that only the original has; the message lists what there is."""
         module = importlib.import_module(f"{HERE}.{spec.name}")
         spec.loader_state = module.__spec__
         return module
 
     def exec_module(self, module: ModuleType) -> None:
-        # it was made under our name already, and keeps it
+        # the module exists already under Ludus's name, and keeps its spec
         assert module.__spec__ is not None, "the machinery has just set it"
         module.__spec__ = module.__spec__.loader_state
 
 
 def stand_in(family: str) -> None:
-    """Let `import family` be ours; called by a module of that name while it is imported."""
+    """Make `import family` Ludus's package; called by the module of that name while it is imported."""
     finder = next((each for each in sys.meta_path if isinstance(each, StandIns)), None)
     if finder is None:
         finder = StandIns()

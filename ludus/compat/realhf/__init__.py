@@ -1,4 +1,4 @@
-"""The names of `realhf`: `ludus.compat.realhf…` in the place of `realhf…`, as its `names.toml` says."""
+"""The names of `realhf`, importable as `ludus.compat.realhf…` instead of `realhf…`; `names.toml` lists them."""
 
 from ludus.compat.names import furnish as _furnish
 from ludus.compat.originals.extension import extension as _extension

@@ -1,4 +1,4 @@
-"""Which agent and which environment a run uses, by registered name, and the registers themselves.
+"""Registries of agents and environments, and the descriptions by which a run names them.
 
 Knows: names, classes, constructor arguments.  Knows not: what an agent or an environment does.
 """
@@ -33,30 +33,30 @@ class EnvServiceAbstraction:
 
 
 def register(table: dict[str, Any], kind: str, name: str, cls: Any) -> None:
-    """Enters `cls` as `name`; one that comes with Ludus gives way. Raises UserError if another class has that name."""
+    """Register `cls` as `name`, replacing a class of Ludus. Raises UserError if another class has that name."""
     if not isinstance(name, str) or not name or "/" in name:
         raise UserError(f"the {kind} {cls!r:.100} cannot be registered as {name!r}: a name is a string without '/'")
     known = table.get(name)
-    # A file that is read again, as a notebook's cell or by its path, brings the same class anew.
+    # A file or notebook cell that is executed again defines the same class again.
     if known is not None and not isinstance(known, str) and _origin(known) != _origin(cls):
         raise UserError(f"the {kind} {name!r} is registered already, as {known.__module__}.{known.__qualname__}")
     table[name] = cls
 
 
 def _origin(cls: Any) -> tuple[str, str]:
-    """Where a class is written."""
+    """Module and name of a class."""
     module = sys.modules.get(cls.__module__)
     return getattr(module, "__file__", None) or cls.__module__, cls.__qualname__
 
 
 def find(table: Mapping[str, Any], name: str) -> Any:
-    """What is registered as `name`; what comes with Ludus is entered by its import string. None: nothing is."""
+    """The class registered as `name`; Ludus's own are registered by import string. None: there is none."""
     found = table.get(name)
     return import_object(found) if isinstance(found, str) else found
 
 
 def make(table: Mapping[str, Any], kind: str, cfg: AgentAbstraction | EnvServiceAbstraction) -> Any:
-    """An instance of what is registered as `cfg.type_`. Raises UserError if nothing is, naming the nearest."""
+    """An instance of the class registered as `cfg.type_`. Raises UserError, with the nearest name, if there is none."""
     cls = find(table, cfg.type_)
     if cls is None:
         hint = did_you_mean(str(cfg.type_), table)

@@ -1,8 +1,8 @@
-"""The adapter of queue agents: an episode is one call of `collect_trajectory`, and what it returns is found in the
+"""The adapter of queue agents: an episode is one call of `collect_trajectory`, whose samples are matched with the
 record.
 
 Knows: agents, environments, samples, the record.  Knows not: groups, advantages, training.
-Invariant: what is trained is what was recorded; a sample says which of it, and what it is worth.
+Invariant: only recorded tokens are trained; a sample says which of them, and with what reward.
 """
 
 from __future__ import annotations
@@ -48,14 +48,14 @@ class QueueAdapter:
         return type(self._agent).__qualname__
 
     async def setup(self) -> None:
-        """Agent and environment were made already."""
+        """Nothing to do: agent and environment were already made."""
 
     async def close(self) -> None:
         if isinstance(self._env, EnvironmentService):
             await self._env.close()
 
     async def play(self, data: Mapping[str, Any], context: EpisodeContext) -> object:
-        """What the trajectories of this row are worth. None: there are none."""
+        """Play an episode; returns the rewards of its trajectories. None: there are none."""
         session = context.session
         if session is None:
             raise UserError("a queue agent needs the model's tokens in this process: set rollout.agent.mode=inline")
@@ -80,7 +80,7 @@ def from_queue(workflow: Any, kwargs: Mapping[str, Any], _: Settings | None) -> 
 
     kwargs: `env` is its environment, the others go to the constructor of a class.
 
-    Raises UserError where the agent, its arguments or the environment cannot be.
+    Raises UserError if the agent, its arguments or the environment is invalid.
     """
     own = dict(kwargs)
     env = _environment(own.pop("env", None))
@@ -100,9 +100,9 @@ def from_queue(workflow: Any, kwargs: Mapping[str, Any], _: Settings | None) -> 
 
 
 def result_of(samples: object, record: Any) -> Result | None:
-    """What the samples say of the record. None: there is no sample, which rejects the episode.
+    """The samples' rewards as a `Result`. None: there are no samples, which rejects the episode.
 
-    Raises UserError for anything but a list of samples, and for a sample that is not of this record.
+    Raises UserError for anything but a list of samples, and for a sample that does not match the record.
     """
     if samples is None or not isinstance(samples, list | tuple):
         raise UserError(
@@ -120,7 +120,7 @@ def result_of(samples: object, record: Any) -> Result | None:
             )
         rows.extend(rows_of(sample))
         for name, values in sample.metadata.items():
-            if name != ROW:  # of a prompt that was taken over; the episode has it already
+            if name != ROW:  # the row, copied from the prompt's metadata, is already part of the episode
                 metadata.setdefault(name, []).extend(values)
     numbers = {name: values for name, values in metadata.items() if all(isinstance(each, Real) for each in values)}
     metrics = {name: math.fsum(values) / len(values) for name, values in numbers.items() if values}
@@ -129,9 +129,9 @@ def result_of(samples: object, record: Any) -> Result | None:
 
 
 def rows_of(sample: SequenceSample) -> list[TokenRow]:
-    """A row for each sequence of the sample: what of it is trained, and its reward.
+    """A row for each sequence of the sample, with its mask and reward.
 
-    Raises UserError where a key is missing or the keys do not agree.
+    Raises UserError if a key is missing or keys are inconsistent.
     """
     try:
         sequences, masks = ([ids for _, ids in sample.sequences(key)] for key in ("packed_input_ids", "prompt_mask"))

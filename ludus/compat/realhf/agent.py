@@ -1,6 +1,6 @@
-"""Agents that are played through two queues: token ids out to the model, bundles of answers back.
+"""The base class and the registry of queue agents, which send token ids to the model and get bundles of answers back.
 
-Knows: the agents' register.  Knows not: who answers, what becomes of the trajectories.
+Knows: the registry.  Knows not: the model, how trajectories are used.
 """
 
 from __future__ import annotations
@@ -20,30 +20,31 @@ ALL_AGENTS: dict[str, Any] = {
     "math-multi-turn": "ludus.compat.realhf.math_agents:MathMultiTurnAgent",
     "text-env": "ludus.compat.realhf.text_agent:TextEnvironmentAgent",
 }
-"""By registered name the class; an import string of those that nobody has registered again."""
+"""Classes by registered name; import strings for Ludus's own."""
 
 
 class Agent:
-    """Base of queue agents. One instance plays all episodes, many at once."""
+    """Base of queue agents. One instance plays all episodes, concurrently."""
 
     agent_kind: ClassVar[str] = "ludus.compat.realhf.adapter:from_queue"
 
     takes_prompt = True
-    """False: the environment gives the first observation, and rows need no prompt; `packed_prompts` is then empty."""
+    """False: the first observation comes from the environment, so rows need no prompt, and `packed_prompts` is
+    empty."""
 
     async def collect_trajectory(
         self, prompt: SequenceSample, env: EnvironmentService, obs_queue: Queue, act_queue: Queue
     ) -> list[SequenceSample]:
-        """What is to be trained of one episode; an empty list rejects it.
+        """Play an episode; returns the samples to train. An empty list rejects it.
 
-        Puts `(qid, token_ids, gconfig)` on `obs_queue` as often as it likes, and takes a `BundledGenerationOutputs`
-        from `act_queue` for each, in the same order.
+        Puts any number of `(qid, token_ids, gconfig)` on `obs_queue`, and takes a `BundledGenerationOutputs` from
+        `act_queue` for each, in the same order.
         """
         raise NotImplementedError(f"{type(self).__qualname__} must define `async def collect_trajectory`")
 
 
 def register_agent(name: str, cls_: Any) -> None:
-    """Makes `cls_` known as `name`. Raises UserError if another class has that name."""
+    """Register `cls_` as `name`. Raises UserError if another class has that name."""
     register(ALL_AGENTS, "agent", name, cls_)
 
 

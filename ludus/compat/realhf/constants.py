@@ -1,6 +1,6 @@
-"""Where agents of this family write files of their own: `LOG_ROOT/experiment_name()/trial_name()`.
+"""The folder in which agents of this family write their own files: `LOG_ROOT/experiment_name()/trial_name()`.
 
-Knows: the script that runs.  Knows not: runs; what Ludus records lies in the run's folder, whatever agents write.
+Knows: the running script.  Knows not: runs, which are recorded in their own folders.
 """
 
 from __future__ import annotations
@@ -10,14 +10,14 @@ import sys
 from pathlib import Path
 
 LOG_ROOT = str(Path("runs", "logs"))
-"""A folder below the one that the script runs in."""
+"""A folder in the working directory."""
 
 
 def experiment_name() -> str:
-    """The name of the script that runs."""
+    """The name of the running script."""
     return Path(sys.argv[0]).stem or "interactive"
 
 
 def trial_name() -> str:
-    """One for each process, so that no two write one file."""
+    """A different name for each process, so that no two write the same file."""
     return f"process-{os.getpid()}"

@@ -1,4 +1,4 @@
-"""The environments' register, and the environment of agents that need none.
+"""The registry of environments, and an environment for agents that need none.
 
 Knows: names, classes.  Knows not: agents, tokens.
 """
@@ -17,11 +17,11 @@ ALL_ENV_CLASSES: dict[str, Any] = {
     "gym": "ludus.agents.environments.gym:GymEnvironment",
     "reasoning-gym": "ludus.agents.environments.reasoning:ReasoningGymEnvironment",
 }
-"""By registered name the class; an import string of those that nobody has registered again."""
+"""Classes by registered name; import strings for Ludus's own."""
 
 
 class NullEnvironment(EnvironmentService):
-    """Of agents that need none: every step ends it, with reward 0."""
+    """For agents that need none: every step ends it, with reward 0."""
 
     async def reset(self, seed: int | None = None, options: Any = None) -> tuple[None, dict[str, Any]]:
         return None, {}
@@ -31,7 +31,7 @@ class NullEnvironment(EnvironmentService):
 
 
 def register_environment(name: str, env_cls: Any) -> None:
-    """Makes `env_cls` known as `name`. Raises UserError if another class has that name."""
+    """Register `env_cls` as `name`. Raises UserError if another class has that name."""
     register(ALL_ENV_CLASSES, "environment", name, env_cls)
 
 

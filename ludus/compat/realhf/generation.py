@@ -1,6 +1,6 @@
-"""What a queue agent asks of the model and what it gets: sampling parameters, and answers in bundles.
+"""Requests of queue agents and the model's answers: sampling parameters, and bundles of answers.
 
-Knows: token ids, logprobs, versions.  Knows not: queues, who samples.
+Knows: token ids, logprobs, versions.  Knows not: queues, engines.
 """
 
 from __future__ import annotations
@@ -16,19 +16,19 @@ from ludus.errors import UserError
 from ludus.types import Sampling, Turn
 
 _WHOLE_VOCABULARY = 10**8
-"""What the originals write into `top_k` when nothing is to be cut."""
+"""The originals' value of `top_k` for no restriction."""
 
 
 @with_members("realhf", "api.cli_args.GenerationHyperparameters")
 @dataclass(kw_only=True)
 class GenerationHyperparameters(Hyperparameters):
-    """How answers are sampled. None stands for what the run's `gconfig` says."""
+    """Sampling parameters. None: the value of the run's `gconfig`."""
 
     n: int = 1
     """Answers to one observation: the size of a bundle."""
 
     def sampling(self, base: Sampling) -> Sampling:
-        """In the engine's words, `base` where these parameters do not say. Raises UserError for what no engine does."""
+        """The engine's sampling parameters; None is taken from `base`. Raises UserError for unsupported values."""
         if self.n < 1:
             raise UserError(f"gconfig.n={self.n} must be 1 or more")
         is_whole = self.top_k is not None and self.top_k >= _WHOLE_VOCABULARY
@@ -45,9 +45,9 @@ class BundledGenerationOutputs:
     seqs: list[list[int]]
     """Prompt and answer."""
     logprobs: list[list[float]]
-    """One shorter than `seqs`: that of each token but the first, zeros on the prompt."""
+    """Logprobs of all tokens but the first, with zeros for the prompt; one shorter than `seqs`."""
     no_eos: list[bool]
-    """The answer was cut short."""
+    """Whether the answer was cut."""
     version_start: list[int]
     """Version of the weights that sampled its first token."""
     version_end: list[int]
@@ -107,7 +107,7 @@ class BundledGenerationOutputs:
 
 @dataclass
 class APIGenerateOutput:
-    """What one request for one prompt came to, of which part may have been sampled before (`prev_logprobs`)."""
+    """The result of one request for one prompt, of which a part may have been sampled before (`prev_logprobs`)."""
 
     qid: Hashable
     prompt_ids: list[int]
@@ -124,17 +124,17 @@ class APIGenerateOutput:
     latency: float = math.inf
     ttft: float = math.inf
     itl: list[float] = field(default_factory=list)
-    """Whoever asked the model may write down how long it took; nothing here does."""
+    """Latencies between tokens, for callers that measure them; not set here."""
 
     @classmethod
     def from_input(cls, inp: Any) -> APIGenerateOutput:
-        """What is to be filled, of an object that has its first seven fields."""
+        """An empty output, from an object with its first seven fields."""
         given = ("qid", "prompt_ids", "input_ids", "gconfig", "prev_logprobs", "version_start", "metadata")
         return cls(**{name: getattr(inp, name) for name in given})
 
     @staticmethod
     def concat(outputs: Sequence[APIGenerateOutput]) -> APIGenerateOutput:
-        """Answers to one query as those of one request. Raises ValueError if they differ in it."""
+        """Join the answers to one query as one request. Raises ValueError if the queries differ."""
         if len({output.qid for output in outputs}) != 1:
             raise ValueError(f"these answer {sorted({str(output.qid) for output in outputs})}, and no one query")
         return replace(
@@ -166,10 +166,10 @@ class APIGenerateOutput:
 
     @property
     def gen_lens(self) -> list[int]:
-        """Of each answer, with what was sampled before."""
+        """Length of each answer, including what was sampled before."""
         return [length + self.input_len - self.prompt_len for length in self.output_lens]
 
     def get_logprobs(self) -> list[list[float]]:
-        """Of whole sequences: zeros on the prompt, then what was sampled before, then each answer's own."""
+        """Logprobs of whole sequences: zeros for the prompt, then those sampled before, then each answer's."""
         head = [0.0] * (len(self.prompt_ids) - 1) + list(self.prev_logprobs)
         return [head + list(row) for row in self.output_logprobs]

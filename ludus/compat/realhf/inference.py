@@ -1,8 +1,8 @@
-"""The other end of the two queues: takes observations, has the model answer them, returns bundles in order.
+"""Connects a queue agent's two queues with the model: takes observations, and returns bundles of answers in order.
 
 Knows: queues, the session's token API.  Knows not: agents, environments, rewards.
-Invariant: the n-th thing taken from the action queue answers the n-th observation, whichever was finished first; a
-request that the session refuses is raised where its answer is awaited.
+Invariant: the n-th item of the action queue answers the n-th observation, whichever finished first; if the session
+refuses a request, the error is raised where its answer is awaited.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _Observation = tuple[Hashable, tuple[int, ...], GenerationHyperparameters]
 
 
 class ObservationQueue(asyncio.Queue[Any]):
-    """Takes `(qid, token_ids, gconfig)` and nothing else, and holds none of it: each is asked at once."""
+    """Accepts only `(qid, token_ids, gconfig)`, and stores nothing, as each is sent to the model at once."""
 
     def __init__(self, ask: Callable[[_Observation], None]) -> None:
         super().__init__()
@@ -32,7 +32,7 @@ class ObservationQueue(asyncio.Queue[Any]):
 
 
 class ActionQueue(asyncio.Queue[Any]):
-    """Holds tasks that have ended; gives a `BundledGenerationOutputs` for each, or raises why there is none."""
+    """Holds finished tasks; `get` returns the `BundledGenerationOutputs` of each, or raises its error."""
 
     def get_nowait(self) -> Any:
         return super().get_nowait().result()
@@ -76,7 +76,7 @@ class Inference:
         while True:
             task = await self._asked.get()
             await asyncio.wait({task})
-            task.exception()  # asyncio is not to warn of one that nobody waits for
+            task.exception()  # mark it as retrieved, so that asyncio does not warn
             self.act_queue.put_nowait(task)
 
     async def _answer(
@@ -88,7 +88,7 @@ class Inference:
 
 
 def _read(item: Any) -> _Observation:
-    """Raises UserError where the item is no observation, in the agent's own line."""
+    """The observation. Raises UserError, in the agent's own call of `put`, if the item is none."""
     if not isinstance(item, Sequence) or isinstance(item, str | bytes) or len(item) != 3:
         raise UserError(f"obs_queue got {item!r:.200}; put (qid, token_ids, gconfig)")
     qid, token_ids, gconfig = item

@@ -1,4 +1,4 @@
-"""The two mathematicians of this family: a bundle of answers to a problem, or one answer after the other with feedback.
+"""The two math agents of this family: one gives a bundle of answers to a problem, one tries repeatedly with feedback.
 
 Knows: tokens, the chat template, rewards of an environment.  Knows not: how an answer is judged.
 """
@@ -33,14 +33,14 @@ _WRONG = "Unfortunately your answer is wrong. Let's try again."
 
 @dataclass(eq=False)
 class _MathAgent(Agent):
-    """What both have in common: a problem is answered, each bundle of answers judged and written down."""
+    """Base of both: a problem is answered, and each bundle of answers is judged and logged."""
 
     gconfig: Any = None
-    """None: one answer, sampled as the run says."""
+    """None: one answer, with the run's sampling parameters."""
     tokenizer_path: str | None = None
     """None: the run's model."""
     answer_save_path: str | None = field(default=None, kw_only=True)
-    """A folder for a line of JSON for each answer. None: the run store alone keeps them."""
+    """Folder for files with a line of JSON for each answer. None: answers are only in the run store."""
 
     reward_scaling = 1.0
     reward_bias = 0.0
@@ -72,11 +72,11 @@ class _MathAgent(Agent):
         return self._samples(trajectory, rewards, rates)
 
     def _samples(self, trajectory: TrajectoryBuilder, rewards: list[float], rates: list[float]) -> list[SequenceSample]:
-        """What is trained. rewards: of each answer.  rates: the share of right answers in each bundle."""
+        """The samples to train. rewards: of each answer.  rates: share of right answers in each bundle."""
         raise NotImplementedError
 
     def _chat_text(self) -> ChatText:
-        """Of the model that the agent names, or of the one that plays."""
+        """The chat text of `tokenizer_path`'s model, or of the episode's."""
         if self._text is not None:
             return self._text
         episode = current_episode()
@@ -92,7 +92,8 @@ class _MathAgent(Agent):
         success: Sequence[Any],
         rewards: Sequence[float],
     ) -> None:
-        """As lines of JSON, in a folder for each version of the weights and a file for each query."""
+        """Write the answers as lines of JSON, with a folder for each version of the weights and a file for each
+        query."""
         if self.answer_save_path is None:
             return
         for idx, answer in enumerate(answers):
@@ -142,10 +143,10 @@ class MathMultiTurnAgent(_MathAgent):
     reward_scaling: float = 1.0
     reward_bias: float = 0.0
     turn_level_discount: float = 1.0
-    """What a turn's return keeps of the next one's."""
+    """Discount factor on the return of the next turn."""
     num_turns: int = 5
     stop_on_success: bool = False
-    """A right answer is the last; otherwise all turns are played, as the original does."""
+    """End after a right answer; otherwise play all turns, as the original does."""
 
     def __post_init__(self) -> None:
         super().__post_init__()

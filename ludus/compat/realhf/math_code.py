@@ -1,4 +1,4 @@
-"""The environment of mathematics and programs: one step, in which every answer is judged.
+"""The environment for math and code problems: one step, which judges every answer.
 
 Knows: rows with solutions or tests, verifiers.  Knows not: agents, tokens.
 """
@@ -22,18 +22,18 @@ from ludus.runs.spans import span
 logger = logging.getLogger(__name__)
 
 TASKS = {"math": "solutions", "code": "input_output"}
-"""By name the column that a row is judged by."""
+"""For each task, the column by which its rows are judged."""
 
 
 class MathCodeSingleStepEnv(EnvironmentService):
     """Judges `(qid, answers)` by the row's task: mathematics by math-verify, programs by their tests in a sandbox."""
 
     def __init__(self, dataset_path: str | Sequence[str] | None = None) -> None:
-        """dataset_path: JSON lines that queries are looked up in. None: a row brings its own solutions or tests."""
+        """dataset_path: JSON lines with the data of queries. None: rows contain their own solutions or tests."""
         paths = [dataset_path] if isinstance(dataset_path, str) else list(dataset_path or ())
         self.id2info: dict[str, dict[str, Any]] = {}
         self._row: dict[str, Any] | None = None
-        """What every query is judged by. None: what the data set says of it."""
+        """The row by which every query is judged. None: the data set's row of the query."""
         for path in paths:
             self.id2info.update(load_metadata(path)[0])
 
@@ -41,7 +41,7 @@ class MathCodeSingleStepEnv(EnvironmentService):
         return f"MathCodeSingleStepEnv({len(self.id2info)} queries)"
 
     def for_episode(self, row: Mapping[str, Any]) -> EnvironmentService:
-        """Rows that bring what they are judged by are judged by it, whatever the data set says."""
+        """An environment for the row; its own solutions or tests, if any, take precedence over the data set's."""
         if "solutions" not in row and "input_output" not in row:
             return self
         bound = MathCodeSingleStepEnv()
@@ -52,7 +52,7 @@ class MathCodeSingleStepEnv(EnvironmentService):
         return None, {}
 
     async def step(self, action: tuple[str, Sequence[str]]) -> tuple[None, list[float], bool, bool, dict[str, Any]]:
-        """No observation, 1.0 or 0.0 for each answer, ended."""
+        """Judge the answers: no observation, a reward of 1.0 or 0.0 for each, and the end."""
         qid, answers = action
         qid = str(qid).partition("@")[0]
         known = self.id2info if self._row is None else {qid: self._row}
@@ -71,10 +71,10 @@ class MathCodeSingleStepEnv(EnvironmentService):
 
 
 def load_metadata(path: str | Path) -> tuple[dict[str, dict[str, Any]], dict[str, int]]:
-    """The rows of a file of JSON lines by their query_id, and how many there are of each task.
+    """The rows of a file of JSON lines by query_id, and the number of rows of each task.
 
-    A row without the columns of its task is left out and named in a warning.
-    Raises UserError if the file is missing, no JSON lines, or without one row that can be used.
+    A row without the columns of its task is left out with a warning.
+    Raises UserError if the file is missing, is not JSON lines, or has no usable row.
     """
     if not str(path).endswith(".jsonl"):
         raise UserError(f"{str(path)!r} must be a file of JSON lines (.jsonl)")

@@ -1,6 +1,6 @@
-"""The configurations of mathematics with queue agents, under the names and keys that their users know.
+"""Configurations for math problems with queue agents, with the originals' names and keys.
 
-Knows: parameters, the agent and the environment that they describe.  Knows not: how these play.
+Knows: parameters, the agent and the environment that they describe.  Knows not: how these work.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _KEYS = keys_beside(__file__)
 @with_members("realhf", "api.cli_args.PPOHyperparameters")
 @dataclasses.dataclass
 class PPOHyperparameters:
-    """How answers are sampled and what a right one is worth."""
+    """Sampling parameters, and the reward of a right answer."""
 
     gen: GenerationHyperparameters = dataclasses.field(default_factory=GenerationHyperparameters)
     reward_output_scaling: float = 1.0
@@ -32,7 +32,7 @@ class PPOHyperparameters:
 @with_members("realhf", "experiments.async_exp.async_rl_exp.AsyncRLExperimentConfig")
 @dataclasses.dataclass
 class AsyncRLExperimentConfig(ExperimentConfig):
-    """Base of configurations that name an agent and an environment; without them nothing is learned."""
+    """Base of configurations that name an agent and an environment; the defaults do nothing useful."""
 
     @classmethod
     def renamed(cls, path: Path_, value: Any) -> Iterable[tuple[Path_, Any]]:
@@ -50,12 +50,12 @@ class AsyncRLExperimentConfig(ExperimentConfig):
 
     @property
     def generation_config(self) -> GenerationHyperparameters:
-        """One answer to each observation, sampled as `gconfig` says."""
+        """Parameters for one answer to each observation, sampled by `gconfig`."""
         return GenerationHyperparameters()
 
     @property
     def dataset(self) -> Any:
-        """The training rows; `dataset.path` is where they lie."""
+        """The training rows; `dataset.path` is their location."""
         return self.train_dataset
 
     @property
@@ -67,7 +67,7 @@ class AsyncRLExperimentConfig(ExperimentConfig):
 @with_members("realhf", "experiments.common.ppo_math_exp.PPOMATHConfig")
 @dataclasses.dataclass
 class PPOMATHConfig(ExperimentConfig):
-    """Parameters of mathematics: how many answers to a problem, which bundles of them are wanted."""
+    """Parameters for math problems: number of answers to a problem, which bundles are accepted."""
 
     group_size: int = 1
     """Answers in a bundle. More than one: the bundle is the group, and a row is played once."""
@@ -122,5 +122,5 @@ class AsyncPPOMATHMultiTurnConfig(AsyncPPOMATHConfig):
         return self._mathematician("math-multi-turn", turns)
 
     def settings(self) -> Mapping[str, Any]:
-        """An episode has one conversation, whatever `group_size` says: the original set it to `num_turns`."""
+        """An episode has one conversation, regardless of `group_size`, which the original sets to `num_turns`."""
         return {}

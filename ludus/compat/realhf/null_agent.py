@@ -1,4 +1,4 @@
-"""The agent that asks for a few tokens and rewards nothing: it shows that the queues work.
+"""An agent that requests a few tokens and gives no reward, to test the queues.
 
 Knows: the queues.  Knows not: tasks.
 """
@@ -18,7 +18,7 @@ from ludus.compat.realhf.trajectory import TrajectoryBuilder
 @with_members("realhf", "impl.agent.null_agent.NullAgent")
 @dataclass(eq=False)
 class NullAgent(Agent):
-    """Asks `episode_length` times with the prompt, and returns `traj_size` samples, all with reward 0."""
+    """Sends the prompt `episode_length` times, and returns `traj_size` samples with reward 0."""
 
     episode_length: int = 1
     traj_size: int = 1

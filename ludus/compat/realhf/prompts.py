@@ -1,4 +1,4 @@
-"""A row becomes what a queue agent is given.
+"""Converts a row to the prompt of a queue agent.
 
 Knows: columns of rows, the chat template, token ids.  Knows not: queues, agents.
 """
@@ -14,20 +14,20 @@ from ludus.text.chat import ChatText
 from ludus.types import Message
 
 RL_TASKS = ("math", "code", "rlhf", "stem")
-"""Names of the column `task`, by their number under the key `task_ids`."""
+"""Values of the column `task`; their indices are used under the key `task_ids`."""
 
 ROW = "row"
-"""Under this key of a prompt's metadata its row lies, with all its columns."""
+"""Key of a prompt's metadata with the whole row."""
 _ID_COLUMNS = ("query_id", "qid", "id")
 
 
 def query_id(row: Mapping[str, Any], task_id: str) -> str:
-    """What the row calls itself, or else its task."""
+    """The row's own id, else its task id."""
     return next((str(row[name]) for name in _ID_COLUMNS if row.get(name) is not None), task_id)
 
 
 def prompt_sample(row: Mapping[str, Any], text: ChatText, qid: str, *, takes_prompt: bool = True) -> SequenceSample:
-    """The row as agents of this family read it: token ids under `packed_prompts`, the row itself in the metadata."""
+    """The row as a sample: token ids under `packed_prompts`, the row itself in the metadata."""
     torch = import_torch()
     ids = prompt_ids(row, text) if takes_prompt else ()
     data = {"packed_prompts": torch.tensor(ids, dtype=torch.long)}
@@ -39,8 +39,8 @@ def prompt_sample(row: Mapping[str, Any], text: ChatText, qid: str, *, takes_pro
 def prompt_ids(row: Mapping[str, Any], text: ChatText) -> tuple[int, ...]:
     """Token ids of the row's prompt.
 
-    `prompt_ids` are taken as they are; a text `prompt` is tokenized as it is, as one that shows its own template;
-    `messages`, a `prompt` of messages and a `question` go through the model's chat template.
+    `prompt_ids` are used unchanged; a text `prompt` is tokenized without a template; `messages`, a `prompt` of messages
+    and a `question` are rendered with the model's chat template.
     """
     if row.get("prompt_ids") is not None:
         return tuple(map(int, row["prompt_ids"]))

@@ -1,4 +1,4 @@
-"""Sequences of unequal length, packed key by key into one tensor each: what queue agents are given and return.
+"""Samples, which queue agents get and return: sequences of different lengths, packed into one tensor for each key.
 
 Knows: keys, lengths, tensors.  Knows not: what the keys mean.
 Invariant: the data of a key holds exactly what its `seqlens` say, unless validation was switched off.
@@ -20,7 +20,7 @@ from ludus.errors import UserError
 
 _VALIDATES: ContextVar[bool] = ContextVar("ludus_sequence_sample_validates", default=True)
 
-# Lengths that `from_default` derives from that of a whole sequence.
+# Keys by their length relative to that of the whole sequence, for `from_default`.
 _ONE = "seq_no_eos_mask greedy_seq_no_eos_mask loss_mask rewards greedy_rewards base_scores task_ids"
 _WHOLE = """input_ids packed_seq seq packed_logits_mask logits_mask prompt_mask greedy_prompt_mask packed_input_ids
     greedy_packed_input_ids values packed_prompts"""
@@ -35,7 +35,7 @@ _LENGTHS: dict[str, Callable[[int], int]] = {
 
 @dataclass
 class SequenceSplitSpec:
-    """Where to cut: bounds of the parts, or their sizes; each follows from the other."""
+    """How to split: bounds of the parts, or their sizes; each is derived from the other."""
 
     partitions: list[tuple[int, int]] | None = None
     sizes: list[int] | None = None
@@ -59,7 +59,7 @@ class SequenceSplitSpec:
 @with_members("realhf", "api.cli_args.MicroBatchSpec")
 @dataclass
 class MicroBatchSpec:
-    """How many parts at least, and how many tokens in each at most."""
+    """Minimum number of parts, and maximum number of tokens in each."""
 
     n_mbs: int = 1
     max_tokens_per_mb: int = 10**12
@@ -72,14 +72,14 @@ class SequenceSample:
 
     keys: set[str]
     trailing_shapes: dict[str, Any]
-    """Shape of one position; () for plain numbers."""
+    """Shape of the value at one position; () for numbers."""
     dtypes: dict[str, Any]
     ids: list[Any]
-    """Each once; kept as text."""
+    """Unique; stored as strings."""
     seqlens: dict[str, list[list[int]]]
-    """For each key and each item the lengths of its sequences."""
+    """Lengths of the sequences, by key and item."""
     data: dict[str, Any] | None = None
-    """For each key one tensor, all sequences of all items one after the other. None: a description without data."""
+    """One tensor for each key, with all sequences of all items concatenated. None: a description without data."""
     metadata: dict[str, list[Any]] = field(default_factory=dict)
     """Anything else, one value for each item."""
 
@@ -97,7 +97,7 @@ class SequenceSample:
 
     @property
     def _tables(self) -> dict[str, dict[str, Any]]:
-        """What there is by key, by the name of its field."""
+        """The fields that are indexed by key, by field name."""
         described = {"seqlens": self.seqlens, "trailing_shapes": self.trailing_shapes, "dtypes": self.dtypes}
         return described if self.data is None else {**described, "data": self.data}
 
@@ -131,7 +131,7 @@ class SequenceSample:
     @classmethod
     @contextmanager
     def disable_validation(cls) -> Iterator[None]:
-        """Samples made inside the block, on this thread or task, are taken as they are."""
+        """Do not validate samples that are made inside the block, in this thread or task."""
         token = _VALIDATES.set(False)
         try:
             yield
@@ -146,9 +146,10 @@ class SequenceSample:
         data: Mapping[str, Any],
         metadata: Mapping[str, list[Any]] | None = None,
     ) -> SequenceSample:
-        """A sample with one sequence for each item, of `seqlens`; the lengths of each key follow from its name.
+        """A sample with one sequence of length `seqlens` for each item; the lengths under a key are derived from its
+        name.
 
-        Raises NotImplementedError for a key whose name says nothing about its length.
+        Raises NotImplementedError for an unknown key.
         """
         unknown = next((key for key in data if key not in _LENGTHS), None)
         if unknown is not None:
@@ -205,7 +206,7 @@ class SequenceSample:
         return [self._part(start, end) for start, end in spec.partitions or ()]
 
     def split(self, mb_spec: MicroBatchSpec) -> tuple[list[SequenceSample], list[int], list[int]]:
-        """Parts within the bounds of `mb_spec`, the items in their order, and where each item went."""
+        """Parts within the bounds of `mb_spec`, the permutation of the items, and its inverse."""
         longest = max(self.keys, key=self._num_positions)
         groups = _first_fit([sum(lengths) for lengths in self.seqlens[longest]], mb_spec)
         forward = [idx for group in groups for idx in group]
@@ -214,7 +215,7 @@ class SequenceSample:
         return parts, forward, backward
 
     def unpack(self) -> list[SequenceSample]:
-        """Each item by itself."""
+        """A sample for each item."""
         return [self._part(idx, idx + 1) for idx in range(self.bs)]
 
     @staticmethod
@@ -227,13 +228,13 @@ class SequenceSample:
 
     @staticmethod
     def shuffled(sample: SequenceSample, seed: int = 0) -> SequenceSample:
-        """The items in an order drawn with `seed`."""
+        """The items, shuffled by `seed`."""
         indices = list(range(sample.bs))
         random.Random(seed).shuffle(indices)
         return SequenceSample.reorder(sample, indices)
 
     def select(self, keys: Iterable[str]) -> SequenceSample:
-        """The sample with these keys alone."""
+        """The sample with only these keys."""
         chosen = set(keys)
         tables = {name: {key: table[key] for key in chosen} for name, table in self._tables.items()}
         return self._changed(keys=chosen, **tables)
@@ -319,14 +320,14 @@ def import_torch() -> ModuleType:
 
 
 def _each(table: Mapping[str, Any] | None, change: Callable[[str, Any], Any]) -> Any:
-    """The table with its values changed, each from its key and itself; None stays None, also instead of a table."""
+    """The table with `change(key, value)` applied to its values; None is unchanged, as a value and as a table."""
     if table is None:
         return None
     return {key: None if value is None else change(key, value) for key, value in table.items()}
 
 
 def _first_fit(lengths: Sequence[int], spec: MicroBatchSpec) -> list[list[int]]:
-    """Indices in groups within the bounds of `spec`: the longest first, each into the first group with room."""
+    """Groups of indices within the bounds of `spec`, by first-fit decreasing."""
     order = sorted(range(len(lengths)), key=lambda idx: -lengths[idx])
     num_groups = min(spec.n_mbs, len(lengths))
     groups: list[list[int]] = [[idx] for idx in order[:num_groups]]

@@ -1,4 +1,4 @@
-"""The agent that plays any environment in text: observations are a user's messages, answers are actions.
+"""An agent for any text environment: observations become user messages, answers are actions.
 
 Knows: the queues, the chat template, rewards of steps.  Knows not: which environment it plays.
 """
@@ -33,7 +33,7 @@ class TextEnvironmentAgent(Agent):
     """None: the first message is the first observation."""
     max_turns: int = 8
     turn_level_discount: float = 1.0
-    """What the return of an answer keeps of the next one's."""
+    """Discount factor on the return of the next answer."""
 
     def __post_init__(self) -> None:
         if self.max_turns < 1:
@@ -44,7 +44,7 @@ class TextEnvironmentAgent(Agent):
         self, prompt: SequenceSample, env: EnvironmentService, obs_queue: Queue, act_queue: Queue
     ) -> list[SequenceSample]:
         episode = current_episode()
-        assert episode is not None and episode.session is not None, "an agent adapter plays this"
+        assert episode is not None and episode.session is not None, "must run inside an episode in this process"
         text, row = episode.session.text, prompt.metadata[ROW][0]
         observation, info = await env.reset(row.get("seed"), row)
         opening = [Message("system", self.system_prompt)] if self.system_prompt else []

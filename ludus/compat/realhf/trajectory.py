@@ -1,4 +1,4 @@
-"""Bundles of answers, as they come, packed into the sample that an agent returns.
+"""Collects bundles of answers, and packs them into the sample that an agent returns.
 
 Knows: the keys of trajectories.  Knows not: where rewards come from.
 Invariant: every answer is one sequence, with its own mask, reward and versions.
@@ -28,7 +28,7 @@ class TrajectoryBuilder:
     async def ask(
         self, obs_queue: Queue, act_queue: Queue, token_ids: Sequence[int], gconfig: Any
     ) -> BundledGenerationOutputs:
-        """The answers to these tokens; they are the trajectory's next."""
+        """Ask the model; returns the bundle of answers, which is added to the trajectory."""
         await obs_queue.put((self.qid, token_ids, gconfig))
         self.add(await act_queue.get())
         return self._bundles[-1]
@@ -37,7 +37,7 @@ class TrajectoryBuilder:
         self._bundles.append(bundle)
 
     def build(self, rewards: Sequence[float], metadata: Mapping[str, Sequence[Any]] | None = None) -> SequenceSample:
-        """The sample. rewards: one for each answer, in order, as they are to be trained."""
+        """The sample. rewards: one for each answer, in order."""
         torch = import_torch()
         bundles = self._bundles
         seqs = [seq for bundle in bundles for seq in bundle.seqs]

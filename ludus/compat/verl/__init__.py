@@ -1,4 +1,4 @@
-"""The names of `verl`: `ludus.compat.verl…` in the place of `verl…`, as its `names.toml` says."""
+"""The names of `verl`, importable as `ludus.compat.verl…` instead of `verl…`; `names.toml` lists them."""
 
 from ludus.compat.names import furnish as _furnish
 from ludus.compat.originals.extension import extension as _extension

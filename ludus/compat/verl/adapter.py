@@ -1,8 +1,8 @@
-"""Agent loops as agents: the row picks the loop, a new object of it plays, and what it returns is found in the
+"""Adapter of verl's agent loops: the row names the loop, a new object of it runs, and its output is matched with the
 record.
 
-Knows: rows in verl's form, loops by name, the record.  Knows not: how any loop plays.
-Invariant: nothing that a loop returns is trained in place of the record.
+Knows: rows in verl's format, loops by name, the record.  Knows not: how any loop works.
+Invariant: only recorded tokens are trained, whatever a loop returns.
 """
 
 from __future__ import annotations
@@ -34,12 +34,12 @@ _TIMES = ("generate_sequences", "tool_calls", "compute_score")
 
 
 class LoopAdapter:
-    """Plays each row with the loop that its `agent_name` says."""
+    """Plays each row with the loop that its `agent_name` names."""
 
     def __init__(self, config: Config, default: LoopSpec | None = None) -> None:
-        """default: of rows without `agent_name`. None: the one that the configuration names.
+        """default: the loop for rows without `agent_name`. None: the configured one.
 
-        Raises UserError for whatever the configuration names and is not there.
+        Raises UserError if something named in the configuration does not exist.
         """
         settings = loop_settings(config)
         self._loops = registered_loops(settings.agent_loop_config_path)
@@ -48,7 +48,7 @@ class LoopAdapter:
         self._compute_score = load_compute_score(config.reward.custom_reward_function)
         self._config = DictConfigWrap(loop_config(config), self._run)
         self._named: set[str] = set()
-        """Arguments of `generate` that the log has named as ignored."""
+        """Ignored arguments of `generate` that were already logged."""
 
     def __repr__(self) -> str:
         return f"LoopAdapter(default={self._default.name}, loops={sorted(self._loops)})"
@@ -58,7 +58,7 @@ class LoopAdapter:
         return self._default.cls.__qualname__
 
     async def setup(self) -> None:
-        """Starts the tools; every loop's class is set up anew in this run."""
+        """Start the tools, and reset every loop's class for this run."""
         for spec in (*self._loops.values(), self._default):
             spec.cls._class_initialized = False
         await self._run.tool_set.setup()
@@ -67,7 +67,7 @@ class LoopAdapter:
         await self._run.tool_set.close()
 
     async def play(self, data: Mapping[str, Any], context: EpisodeContext) -> object:
-        """The trajectory's rewards and what is to be left out of it. Raises UserError for a row that cannot be."""
+        """Play an episode; returns its rewards, and which tokens to leave out. Raises UserError for an invalid row."""
         if context.session is None:
             raise UserError(
                 "agent loops ask the model by tokens, inside this program: play them with rollout.agent.mode=inline, "
@@ -97,12 +97,12 @@ class LoopAdapter:
         outputs = _read_outputs(returned, spec.name)
         if outputs is None:
             return None
-        score = Score(0.0)  # nothing was asked for one
+        score = Score(0.0)  # no tokens were sampled, so there is nothing to score
         if all(output.reward_score is None for output in outputs):
             score = await score_outputs(outputs, row, self._compute_score, tokenizer)
             outputs[-1].reward_score = score.reward
         extra = outputs[-1].extra_fields
-        kept = {name: extra[name] for name in extra if name not in ("messages", "metrics")}  # those are in the record
+        kept = {name: extra[name] for name in extra if name not in ("messages", "metrics")}  # both are recorded already
         claimed = claim_rows(
             context.session.snapshot(),
             [output.row() for output in outputs],
@@ -115,14 +115,15 @@ class LoopAdapter:
         return replace(claimed, reward=last.reward_score)  # one number, of all
 
     def _tools_for(self, cls: type[AgentLoopBase]) -> dict[str, Any]:
-        """The run's tools as verl gives them to a loop, if it takes them."""
+        """The run's tools, in verl's form, if the loop accepts them."""
         if (names := accepted(cls)) is not None and "tools" not in names:
             return {}
         return {"tools": ToolListWrap([as_verls(tool) for tool in self._run.tool_set.tools])}
 
 
 def from_loop(cls: Any, kwargs: Mapping[str, Any], settings: Settings | None) -> LoopAdapter:
-    """The adapter of a loop's class, made with `kwargs` beside what all loops get. None: rows name theirs.
+    """The adapter of a loop's class; `kwargs` are passed in addition to the arguments of all loops. cls: None: rows
+    name their loops.
 
     Raises UserError if it is an object, or has no `run`.
     """
@@ -145,7 +146,7 @@ def from_loop(cls: Any, kwargs: Mapping[str, Any], settings: Settings | None) ->
 async def _run(
     loop: AgentLoopBase, sampling_params: dict[str, Any], row: dict[str, Any], context: EpisodeContext
 ) -> object:
-    """What `run` returned; it gets the columns of the row, and what of them loops of all ages ask for by name."""
+    """Call `run`; returns its result. It gets the row's columns, also under names that older versions of verl use."""
     extra = row.get("extra_info") or {}
     if extra.get("need_tools_kwargs") and not extra.get("tools_kwargs"):
         raise UserError("extra_info.need_tools_kwargs is true and the row has no extra_info.tools_kwargs; add them")
@@ -161,7 +162,7 @@ async def _run(
     if "sampling_params" in row:
         raise UserError("the row has a column 'sampling_params', which is the run's to give; name the column otherwise")
     parameters = inspect.signature(loop.run).parameters
-    if "messages" in parameters:  # the first loops took the prompt by this name
+    if "messages" in parameters:  # name of the prompt in verl's first loops
         given["messages"] = prompt
     if all(parameter.kind is not inspect.Parameter.VAR_KEYWORD for parameter in parameters.values()):
         given = {name: value for name, value in given.items() if name in parameters}

@@ -1,6 +1,6 @@
-"""One trajectory of the tool agent as it grows, by the names that verl gives its parts.
+"""The state of one trajectory of the tool agent, with verl's names.
 
-Knows: messages and tokens, as plain values.  Knows not: what any step does with them.
+Knows: messages and tokens, as plain values.  Knows not: the steps that change them.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from ludus.types import Turn
 
 
 class AgentState(Enum):
-    """What comes next."""
+    """The next step of the tool agent."""
 
     PENDING = "pending"
     GENERATING = "generating"
@@ -31,56 +31,57 @@ class AgentState(Enum):
 
 @dataclass(eq=False)
 class AgentData:
-    """Tools that take `agent_data` are given it, and so is every step."""
+    """The state of a trajectory, passed to every step, and to tools that accept `agent_data`."""
 
     messages: list[dict[str, Any]]
     image_data: Any = None
-    """None, and so are videos and sounds: models here read text alone."""
+    """Always None, like videos and audio, because only text is supported."""
     video_data: Any = None
     audio_data: Any = None
     mm_processor_kwargs: dict[str, Any] | None = None
     metrics: dict[str, Any] = field(default_factory=dict)
-    """Seconds, by what they were for."""
+    """Seconds by activity."""
     request_id: str = field(default_factory=lambda: uuid4().hex)
-    """Of the simulated user's instance too."""
+    """Also the id of the simulated user's instance."""
     tools_kwargs: Mapping[str, Any] = field(default_factory=dict)
     interaction: BaseInteraction | None = None
-    """None: nobody answers the model but tools."""
+    """The simulated user. None: there is none."""
     interaction_kwargs: Mapping[str, Any] = field(default_factory=dict)
 
     prompt_ids: list[int] = field(default_factory=list)
-    """All tokens so far: what the model is asked to go on with."""
+    """All tokens so far, which the model continues."""
     response_ids: list[int] = field(default_factory=list)
-    """Of the last answer."""
+    """Tokens of the last answer."""
     response_mask: list[int] = field(default_factory=list)
-    """Of all tokens behind the first prompt: 1 where the model sampled, and what it sampled is to be trained."""
+    """For all tokens after the first prompt: 1 if sampled by the model and to be trained."""
     response_logprobs: list[float] = field(default_factory=list)
     mm_processor_output: None = None
     routed_experts: None = None
     tool_calls: list[FunctionCall] = field(default_factory=list)
-    """Of the last answer."""
+    """Tool calls of the last answer."""
     turn_scores: list[float] = field(default_factory=list)
-    """What a simulated user gave each answer."""
+    """The simulated user's score of each answer."""
     tool_rewards: list[float] = field(default_factory=list)
-    """Of each call that was run."""
+    """Rewards of the calls that were run."""
     user_turns: int = 0
-    """Messages to the model behind the first prompt; those of one round of tools are one."""
+    """Number of messages to the model after the first prompt; all results of one round of tools count as one."""
     assistant_turns: int = 0
     extra_fields: dict[str, Any] = field(default_factory=dict)
-    """Free for tools: what one call leaves there, the next one finds."""
+    """For tools, which can keep data here between calls."""
 
     # ---- of Ludus's steps
 
     episode_tools: EpisodeTools | None = None
-    """Open while the trajectory runs. None: a `run` of the user's own opened none, and each call opens its own."""
+    """The trajectory's tools, open while it runs. None: a user's own `run` did not open them; each call then opens its
+    own."""
     turns: list[Turn] = field(default_factory=list)
-    """Recorded answers that Ludus's own step asked for."""
+    """Recorded answers that were requested by Ludus's own step."""
     undecoded: tuple[str, ...] = ()
-    """What began as a call in the last answer, and is none."""
+    """Texts in the last answer that began as tool calls and could not be parsed."""
     recorded_ids: list[int] = field(default_factory=list)
-    """`prompt_ids` as the recorder goes on with `messages`; where the two differ, a step of the user's has set them."""
+    """The recorder's tokens for `messages`; if they differ from `prompt_ids`, a user's step has changed those."""
     has_forked: bool = False
-    """Whether the template once showed earlier messages otherwise, so that a path of its own was begun."""
+    """Whether the template rendered earlier messages differently at some point, so that a new path began."""
     ended_by: str = "answer"
     """`answer`, `user`, or the name of the limit that was met."""
 

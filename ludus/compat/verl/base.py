@@ -1,6 +1,6 @@
-"""What an agent loop is: one object for each trajectory, whose `run` talks to the model in token ids.
+"""The base class of agent loops: one object for each trajectory, whose `run` exchanges token ids with the model.
 
-Knows: what a loop is constructed with.  Knows not: who plays it, rewards.
+Knows: the constructor's arguments.  Knows not: how loops are run, rewards.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from ludus.errors import UserError
 
 
 class AgentLoopBase(ABC):
-    """Derive from it, name it with `@register`, and write `run`."""
+    """Base of agent loops. Subclass it, name it with `@register`, and implement `run`."""
 
     agent_kind: ClassVar[str] = "ludus.compat.verl.adapter:from_loop"
     _class_initialized = False
@@ -42,9 +42,9 @@ class AgentLoopBase(ABC):
         hf_model_type: str | None = None,
         **kwargs: Any,
     ) -> None:
-        """kwargs: what the loop's entry in the YAML says beside its name and target, and the run's `tools`.
+        """kwargs: the other values in the loop's YAML entry, and the run's `tools`.
 
-        processor, dataset_cls, hf_model_type: always None here; loops written elsewhere take them.
+        processor, dataset_cls, hf_model_type: always None here; accepted for loops written for verl.
         """
         config = trainer_config.config if isinstance(trainer_config, DictConfigWrap) else trainer_config
         own = {name: value for name, value in kwargs.items() if not isinstance(value, ToolListWrap)}
@@ -68,23 +68,23 @@ class AgentLoopBase(ABC):
 
     @classmethod
     def init_class(cls, config: Any, tokenizer: LoopTokenizer, **kwargs: Any) -> None:
-        """Called before each object is made; do what all share where `cls._class_initialized` is still false.
+        """Called before each object is made; do shared setup if `cls._class_initialized` is false.
 
-        It is false again for each run.
+        It is reset to false for each run.
         """
         cls._class_initialized = True
 
     @abstractmethod
     async def run(self, sampling_params: dict[str, Any], **kwargs: Any) -> AgentLoopOutput | list[AgentLoopOutput]:
-        """The trajectory: one sequence, or several where the context was begun anew.
+        """Play a trajectory; returns one sequence, or several if the context was restarted.
 
-        kwargs: the columns of the row; `raw_prompt` are its messages, `tools_kwargs` and `interaction_kwargs` those
-        of its `extra_info`.
+        kwargs: the columns of the row, with its messages as `raw_prompt`, and `tools_kwargs` and `interaction_kwargs`
+        from its `extra_info`.
         """
 
     @cached_property
     def system_prompt(self) -> list[int]:
-        """Ids of what the template writes before the first message."""
+        """Token ids of the template's text before the first message."""
         ids = self.tokenizer.apply_chat_template([{}], **self.apply_chat_template_kwargs)
         assert not isinstance(ids, str), "ids were asked for"
         return ids
@@ -94,7 +94,7 @@ class AgentLoopBase(ABC):
         return {}
 
     async def process_vision_info(self, messages: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
-        """The same, by its older name."""
+        """The same under its former name."""
         return await self.process_multi_modal_info(messages)
 
     async def apply_chat_template(
@@ -107,9 +107,9 @@ class AgentLoopBase(ABC):
         remove_system_prompt: bool = False,
         **template_kwargs: Any,
     ) -> list[int]:
-        """Ids of the messages in the model's template, ready for its answer.
+        """Token ids of the messages, rendered with the model's template, with the generation prompt.
 
-        remove_system_prompt: only what the messages add behind an answer of the model.
+        remove_system_prompt: only the tokens that the messages add after an answer of the model.
         Raises UserError for images, videos and audios.
         """
         refuse_media(images=images, videos=videos, audios=audios)
@@ -123,7 +123,7 @@ class AgentLoopBase(ABC):
         assert not isinstance(ids, str), "ids were asked for"
         return ids
 
-    # ---- tokens that only grow
+    # ---- append-only tokens
 
     async def ct_build_initial_tokens(
         self,
@@ -134,7 +134,7 @@ class AgentLoopBase(ABC):
         audios: Sequence[Any] | None = None,
         mm_inputs_out: dict[str, Any] | None = None,
     ) -> list[int]:
-        """The first prompt. Raises UserError for one that is longer than it may be, and for images, videos, audios."""
+        """The first prompt. Raises UserError if it is too long, and for images, videos, audios."""
         ids = self.continuous_token_builder.build_initial_tokens(
             messages, tools=tools, images=images, videos=videos, audios=audios, mm_inputs_out=mm_inputs_out
         )
@@ -150,7 +150,7 @@ class AgentLoopBase(ABC):
         response_logprobs: Sequence[float] | None = None,
         tools: Sequence[Any] | None = None,
     ) -> tuple[MergeResult, list[int], list[float] | None]:
-        """The tokens with what the new messages add behind them, and mask and logprobs with zeros for it."""
+        """The tokens extended by those of the new messages, and mask and logprobs extended by zeros."""
         merged = self.continuous_token_builder.merge_context_tokens(
             previous_messages, updated_messages, runtime_token_ids, tools=tools
         )
@@ -164,7 +164,7 @@ class AgentLoopBase(ABC):
         response_logprobs: Sequence[float] | None = None,
         assistant_logprobs: Sequence[float] | None = None,
     ) -> tuple[MergeResult, list[int], list[float] | None]:
-        """The tokens with an answer behind them, and mask and logprobs with its own."""
+        """The tokens extended by an answer, and mask and logprobs extended by the answer's."""
         merged = self.continuous_token_builder.merge_assistant_tokens(runtime_token_ids, assistant_token_ids)
         mask, logprobs = self.continuous_token_builder.align_response_metadata(
             merged, response_mask, response_logprobs, assistant_logprobs=assistant_logprobs
@@ -177,7 +177,7 @@ class AgentLoopBase(ABC):
         refuse_media(videos=videos, mm_inputs=mm_inputs)
 
     def _check_prompt(self, num_tokens: int) -> None:
-        """Raises UserError for a prompt that is longer than it may be: a part of it would say something else."""
+        """Raises UserError if the prompt is too long; it is not truncated, as that would change its meaning."""
         length = self._rollout.prompt_length
         if length is not None and num_tokens > length:
             raise UserError(
@@ -194,13 +194,13 @@ class AgentLoopBase(ABC):
     # ---- for the loops that come with Ludus
 
     def _resources(self) -> LoopResources:
-        """Tools and simulated users of the run; none where the loop is played outside of one."""
+        """Tools and simulated users of the run; none outside of a run."""
         run = self.trainer_config.run
         return run if isinstance(run, LoopResources) else LoopResources.load(Config())
 
     @property
     def _rollout(self) -> RolloutSettings:
-        """What the configuration says of lengths, turns and tools."""
+        """The rollout settings: lengths, turns and tools."""
         return self._resources().config.rollout
 
     def open_tools(self, agent_data: Any = None, **kwargs: Any) -> EpisodeTools:
@@ -223,7 +223,7 @@ class AgentLoopBase(ABC):
 
 @contextmanager
 def simple_timer(name: str, timing_raw: dict[str, float]) -> Iterator[None]:
-    """Adds the seconds of the block to `timing_raw[name]`."""
+    """Add the seconds of the block to `timing_raw[name]`."""
     begun = time.perf_counter()
     try:
         yield
@@ -232,7 +232,7 @@ def simple_timer(name: str, timing_raw: dict[str, float]) -> Iterator[None]:
 
 
 def get_event_loop() -> asyncio.AbstractEventLoop:
-    """The one that runs here; outside of any, a new one, which is this thread's from now on."""
+    """The running event loop; if there is none, a new one, which is set for this thread."""
     try:
         return asyncio.get_running_loop()
     except RuntimeError:

@@ -1,4 +1,4 @@
-"""What `import` finds where this folder is on the path: the names of the original, made of ours."""
+"""Imported as the original if this folder is on the path: its names, implemented by Ludus."""
 
 from ludus.compat.originals.stand_in import stand_in
 
