@@ -1,4 +1,4 @@
-"""The run's configuration as agent loops read it: nested, by attribute, by key, with the names that verl uses.
+"""A view of the run's configuration for agent loops: nested, by attribute or key, with verl's names.
 
 Knows: mappings.  Knows not: which settings a run has; `resources` builds it.
 """
@@ -44,7 +44,8 @@ class LoopConfig(Mapping[str, Any]):
 
 
 class ToolListWrap:
-    """What a loop is constructed with as `tools`. No dataclass: Hydra, by which users make loops, takes these apart."""
+    """The `tools` argument of a loop's constructor. Not a dataclass, as Hydra, with which users make loops, unpacks
+    those."""
 
     def __init__(self, tools: Sequence[Any]) -> None:
         """tools: those of the run, each with `name` and `tool_schema`."""
@@ -56,7 +57,7 @@ class ToolListWrap:
 
 @dataclass(frozen=True, slots=True)
 class DictConfigWrap:
-    """What a loop is constructed with as `trainer_config`."""
+    """The `trainer_config` argument of a loop's constructor."""
 
     config: Any
     """The configuration, a `LoopConfig` in a run."""

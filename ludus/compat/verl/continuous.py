@@ -1,7 +1,7 @@
-"""The tokens of a conversation that only grows, with mask and logprobs beside them, as the loops of verl 0.9 make them.
+"""Builds the tokens of an append-only conversation, with mask and logprobs, as in the loops of verl 0.9.
 
 Knows: the model's template and tokenizer.  Knows not: sessions, engines.
-Invariant: tokens that are there stay, and what is appended is what the recorder would go on with.
+Invariant: existing tokens are never changed, and appended tokens are those that the recorder would append.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ class MergeResult:
     token_ids: list[int]
     appended_token_count: int
     kind: MergeKind = "context"
-    """'assistant': the model sampled what is new."""
+    """'assistant': the new tokens were sampled by the model."""
     inserted_token_ids: list[int] = field(default_factory=list)
-    """Empty here: what the template puts between an answer and the next message counts as appended."""
+    """Always empty here: the template's tokens between an answer and the next message count as appended."""
     removed_prefix_token_count: int = 0
-    """0 here: nothing is taken back."""
+    """Always 0 here: no tokens are removed."""
 
 
 @with_members("verl", "utils.tokenizer.continuous_token.ContinuousTokenBuilder")
@@ -44,7 +44,7 @@ class ContinuousTokenBuilder:
         chat_template_kwargs: Mapping[str, Any] | None = None,
         allowed_append_roles: Collection[str] | None = None,
     ) -> None:
-        """allowed_append_roles: whose messages may be appended. None: everybody's."""
+        """allowed_append_roles: roles whose messages may be appended. None: all."""
         self.tokenizer = tokenizer
         self.chat_template_kwargs = dict(chat_template_kwargs or {})
         self.allowed_append_roles = _ROLES if allowed_append_roles is None else frozenset(allowed_append_roles)
@@ -87,7 +87,7 @@ class ContinuousTokenBuilder:
         *,
         tools: Sequence[Any] | None = None,
     ) -> list[int]:
-        """What the new messages add behind an answer that ended with an end-of-turn token."""
+        """The tokens that the new messages add after an answer that ended with an end-of-turn token."""
         ends = sorted(self.tokenizer.text.tokenizer.stop_ids)[:1]
         return self._added(ends, previous_messages, updated_messages, tools)
 
@@ -99,15 +99,15 @@ class ContinuousTokenBuilder:
         *,
         tools: Sequence[Any] | None = None,
     ) -> MergeResult:
-        """The tokens with those of the new messages behind them, ready for an answer; an answer that was cut is closed
-        first. Raises UserError where a message of before has changed."""
+        """The tokens extended by those of the new messages and the generation prompt; a cut answer is closed first.
+        Raises UserError if an earlier message has changed."""
         added = self._added(runtime_token_ids, previous_messages, updated_messages, tools)
         return MergeResult([*runtime_token_ids, *added], len(added))
 
     def merge_assistant_tokens(
         self, runtime_token_ids: Sequence[int], assistant_token_ids: Sequence[int]
     ) -> MergeResult:
-        """The tokens with an answer of the model behind them."""
+        """The tokens extended by an answer of the model."""
         return MergeResult([*runtime_token_ids, *assistant_token_ids], len(assistant_token_ids), "assistant")
 
     def align_response_metadata(
@@ -118,7 +118,7 @@ class ContinuousTokenBuilder:
         *,
         assistant_logprobs: Sequence[float] | None = None,
     ) -> tuple[list[int], list[float] | None]:
-        """Mask and logprobs with what belongs to the new tokens: 1 and the logprobs of an answer, else 0."""
+        """Mask and logprobs extended for the new tokens: by 1 and the logprobs of an answer, else by zeros."""
         num_kept = len(response_mask) - merge_result.removed_prefix_token_count
         num_zeros, num_ones = len(merge_result.inserted_token_ids), merge_result.appended_token_count
         if merge_result.kind == "context":
@@ -163,7 +163,7 @@ class ContinuousTokenBuilder:
 
 
 def refuse_media(**given: Any) -> None:
-    """Raises UserError that names what is neither None nor empty."""
+    """Raises UserError, which names the argument, if one is neither None nor empty."""
     for name, value in given.items():
         if value:
             raise UserError(f"{name} cannot be given: models here read text alone")

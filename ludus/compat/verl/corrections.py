@@ -1,7 +1,7 @@
-"""What verl's keys of rollout correction come to, which are read together.
+"""Translates verl's keys of rollout correction, which must be read together.
 
 Knows: names and plain values.  Knows not: what a correction does.
-verl weighs tokens by one measure (`rollout_is`) and leaves tokens out by another (`rollout_rs`); here one does both.
+verl weights tokens by one ratio (`rollout_is`) and rejects tokens by another (`rollout_rs`); here one ratio does both.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ _MEASURES = {
     "sequence": ("episode", "product"),
     "geometric": ("episode", "geometric"),
 }
-"""By `rollout_rs` whose ratio is bounded, and of several which mean."""
+"""By `rollout_rs`: the level at which the ratio is bounded, and how ratios of tokens are combined."""
 
 
 def is_bypassed(given: Given) -> bool:
-    """Ratios are to the policy that sampled, and `loss_type` names the loss, whatever `loss_mode` says."""
+    """Whether ratios are to the sampling policy, in which case `loss_type` names the loss instead of `loss_mode`."""
     return bool(given.get(_KEY + "bypass_mode"))
 
 
@@ -73,7 +73,8 @@ def _named(correction: dict[str, Any]) -> dict[str, Any]:
 
 
 def _weighed(given: Given) -> dict[str, Any] | None:
-    """Bounds such as 0.5_5 leave tokens out, one number bounds their weights. None: they have none."""
+    """The truncation of weights by `rollout_is`: bounds such as 0.5_5 reject tokens, one number caps weights. None: no
+    weights."""
     level = given.get(_WEIGHED)
     if level is None:
         return None
@@ -85,7 +86,7 @@ def _weighed(given: Given) -> dict[str, Any] | None:
 
 
 def _kept(given: Given) -> dict[str, Any] | None:
-    """What has a weight within bounds counts once. None: nothing is left out."""
+    """The rejection by `rollout_rs`: tokens with ratios within bounds have weight 1. None: nothing is rejected."""
     measure = given.get(_KEPT)
     if measure is None:
         return None
@@ -110,7 +111,7 @@ def _kept(given: Given) -> dict[str, Any] | None:
 
 
 def _joined(weighed: dict[str, Any] | None, kept: dict[str, Any] | None) -> dict[str, Any]:
-    """Both as one correction, if one measure does for both."""
+    """Both as one correction, if they use the same ratio."""
     if weighed is None or kept is None:
         return weighed or kept or {}
     if (weighed["level"], "product") != (kept["level"], kept["mean"]):

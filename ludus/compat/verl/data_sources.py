@@ -1,6 +1,6 @@
-"""Verifiers by data source: what rows in verl's form are scored by where nothing else says how.
+"""Default verifiers for rows in verl's format, by data source.
 
-Knows: how the solutions of well-known data sets are written.  Knows not: agents, episodes.
+Knows: the solution formats of well-known data sets.  Knows not: agents, episodes.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _FINAL = re.compile(r"####\s*(-?[$\d][\d.,]*)")
 _NUMBER = re.compile(r"-?\$?\d[\d.,]*")
 
 Verifier = Callable[[str, str], Awaitable[float]]
-"""(what the model wrote, the solution) to 1.0 or 0.0."""
+"""Maps (answer, solution) to 1.0 or 0.0."""
 
 
 async def gsm8k(solution_str: str, ground_truth: str) -> float:
@@ -64,7 +64,7 @@ VERIFIERS: Mapping[str, Verifier] = {
 
 
 def verifier_of(data_source: object) -> Verifier | None:
-    """The verifier of a data source; `math` and `aime` begin the names of many. None: there is none."""
+    """The verifier of a data source; `math` and `aime` match as prefixes. None: there is none."""
     name = str(data_source)
     return VERIFIERS.get(name, mathematics if name.startswith(("aime", "math")) else None)
 

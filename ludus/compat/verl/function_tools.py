@@ -1,4 +1,4 @@
-"""verl's lists of tools, for loops that load them themselves: functions by name, and the tools of its files.
+"""verl's functions for loops that load tools themselves: a registry of functions, and readers of tool files.
 
 Knows: functions, files of tools.  Knows not: trajectories; a run's own tools are a `ToolSet`.
 """
@@ -41,7 +41,7 @@ class FunctionTool:
 
 
 FUNCTION_TOOL_REGISTRY: dict[str, FunctionTool] = {}
-"""By name. A run's tools are those of the file that it names, and not these."""
+"""Functions by name. Not used for a run's tools, which come from its configured file."""
 _LOADED_FUNCTION_TOOL_PATHS: dict[Path, list[FunctionTool]] = {}
 
 
@@ -103,7 +103,7 @@ def normalize_function_tool_return(ret: Any) -> tuple[ToolResponse, float, dict[
 
 
 def as_verls(tool: BaseTool) -> BaseTool | FunctionTool:
-    """A tool of a run as verl's loops hold it: a function as what calls it, any other as it is."""
+    """A tool of a run in verl's form: functions are wrapped, other tools are unchanged."""
     if not isinstance(tool, functions.FunctionTool):
         return tool
     assert tool.tool_schema is not None, "it was made of its signature"
@@ -111,8 +111,8 @@ def as_verls(tool: BaseTool) -> BaseTool | FunctionTool:
 
 
 def as_ours(tool: BaseTool | FunctionTool) -> BaseTool:
-    """A tool that a loop holds as what a trajectory calls; a function that blocks runs in a thread, for nobody sets it
-    up."""
+    """A loop's tool in Ludus's form; a blocking function runs in a thread, because there is no setup that could start a
+    process."""
     if not isinstance(tool, FunctionTool):
         return tool
     return functions.FunctionTool(tool.fn, schema=tool.tool_schema, runs_in="thread")

@@ -1,8 +1,8 @@
 """An agent loop that runs a graph of LangGraph: an agent and its tools, or whatever graph is built in its place.
 
 Knows: graphs, the loop's limits, the record.  Knows not: how a reward is found.
-Invariants: what is returned is made of the record, so that branches, retries and histories that were cut or
-written anew lose no token; a graph that fails is an episode that failed, and a limit that is met ends it as it stands.
+Invariants: the output is made from the record, so that no token is lost by branches, retries or edited histories; if
+the graph fails, the episode has failed, and if a limit is met, the episode ends at that point.
 
     START ─▶ agent ─▶ tools ─▶ agent ─▶ … ─▶ END
 """
@@ -31,8 +31,8 @@ from ludus.runs.interactions import tool_json
 from ludus.types import SessionRecord
 
 _LEAST_STEPS = 50
-"""Of a graph, for what stands around its agent and tools."""
-_MOST_STEPS = 1000  # where no number of turns is set: the model's context is full before
+"""Added to a graph's steps, for nodes besides its agent and tools."""
+_MOST_STEPS = 1000  # without a limit on turns; the model's context is full before that
 
 
 async def call_model(state: MessagesState, config: RunnableConfig) -> dict[str, list[BaseMessage]]:
@@ -43,7 +43,7 @@ async def call_model(state: MessagesState, config: RunnableConfig) -> dict[str, 
 
 
 def should_continue(state: MessagesState, config: RunnableConfig) -> str:
-    """Where an answer leads: to the tools that it calls, unless no further answer is allowed."""
+    """The next node after an answer: the tools if it calls any, unless no further answer is allowed."""
     asked, messages = config["configurable"], state["messages"]
     if not calls_something(messages[-1]):
         return END
@@ -53,7 +53,8 @@ def should_continue(state: MessagesState, config: RunnableConfig) -> str:
 
 
 class ReactAgentLoop(AgentLoopBase):
-    """Derive from it and set `tools`; write `build_graph` for another graph, `run` for more than one."""
+    """Base of loops with a graph. Subclass it and set `tools`; override `build_graph` for another graph, `run` for more
+    than one."""
 
     tools: ClassVar[Sequence[Any]] = ()
     """Functions or tools of LangChain."""
@@ -126,7 +127,7 @@ class ReactAgentLoop(AgentLoopBase):
         }
 
     def _graph(self) -> Any:
-        """Built once a run, unless building it is a matter of the object."""
+        """The graph, built once in a run, unless `build_graph` is an instance method."""
         cls = type(self)
         if not (inspect.ismethod(self.build_graph) and self.build_graph.__self__ is cls):
             return self.build_graph()
@@ -138,10 +139,10 @@ class ReactAgentLoop(AgentLoopBase):
 def make_output(
     record: SessionRecord, *, ended_by: str = "answer", episode_tools: EpisodeTools | None = None
 ) -> AgentLoopOutput | list[AgentLoopOutput]:
-    """Everything that was sampled, one sequence for each path of tokens; the reward belongs to the last.
+    """All sampled tokens, one sequence for each path of tokens; the reward is given to the last one.
 
     ended_by: `answer`, or the code of the limit that was met.
-    episode_tools: closed; what they returned of the trajectory.
+    episode_tools: the closed tools, whose rewards and metrics are included.
     Raises UserError if nothing was sampled.
     """
     if not record.turns:
@@ -175,9 +176,9 @@ def make_output(
 def convert_to_agent_output(
     messages: Sequence[AnyMessage], response_length: int | None = None
 ) -> AgentLoopOutput | list[AgentLoopOutput]:
-    """For a `run` of one's own: what the graph that ended with these messages has sampled in this episode.
+    """For a custom `run`: the output of a graph that ended with these messages, made from the episode's record.
 
-    response_length: tokens after it are left out.  Raises UserError outside of an episode.
+    response_length: later tokens are left out.  Raises UserError outside of an episode.
     """
     episode = current_episode()
     if episode is None or episode.session is None:
@@ -191,7 +192,7 @@ def convert_to_agent_output(
 
 
 def _num_asked(messages: Sequence[BaseMessage]) -> int:
-    """Messages that answered the model, those of one round of tools as one."""
+    """Number of messages to the model after its answers; all results of one round of tools count as one."""
     behind = dropwhile(lambda message: not isinstance(message, AIMessage), messages)
     return sum(isinstance(message, HumanMessage) for message in behind) + _num_rounds(messages)
 

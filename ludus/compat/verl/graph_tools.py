@@ -1,8 +1,8 @@
-"""The node of a graph that runs the tools an answer calls: timed, limited, and with an answer to every call.
+"""The node of a graph that runs the tool calls of an answer, with timing and limits.
 
-Knows: LangGraph's ToolNode, the toolbox of a trajectory, spans.  Knows not: models, rewards.
-Invariant: every call of an answer gets one message, also one that failed, is unknown, is one too many, or began as a
-call and is none; the errors are for the model to read.
+Knows: LangGraph's ToolNode, the tools of a trajectory, spans.  Knows not: models, rewards.
+Invariant: every call of an answer gets one message, even if it failed, is of an unknown tool, exceeds the limit, or
+could not be parsed; errors are shown to the model.
 """
 
 from __future__ import annotations
@@ -29,14 +29,15 @@ from ludus.types import ToolCall
 
 @dataclass(frozen=True, slots=True)
 class NodeLimits:
-    """What holds for the tools of one trajectory; stands below `tool_limits` in a graph's `configurable`."""
+    """Limits of the tools of one trajectory; `tool_limits` in a graph's `configurable`."""
 
     max_parallel_calls: int | None = None
-    """Calls of one answer that are run. None: all."""
+    """Limit on the calls of one answer that are run. None: no limit."""
     each: ToolLimits = field(default_factory=ToolLimits)
-    """Of one call, and of its answer."""
+    """Limits of each call and its result."""
     text: ChatText | None = None
-    """Counts the tokens of answers, and says what its template can show. None: they are not limited."""
+    """The chat text that counts the tokens of results, and whose template renders them. None: results are not
+    limited."""
     episode_tools: EpisodeTools | None = None
     """The run's own tools, which the node runs beside those of LangChain. None: there are none."""
 
@@ -80,7 +81,7 @@ def limits_of(config: RunnableConfig) -> NodeLimits:
 
 
 def calls_something(message: BaseMessage) -> bool:
-    """The answer calls tools, or was to."""
+    """Whether the answer has tool calls, or text that could not be parsed as one."""
     return isinstance(message, AIMessage) and bool(message.tool_calls or message.response_metadata.get(UNDECODED))
 
 
@@ -109,12 +110,12 @@ async def _timed(request: Any, execute: Callable[[Any], Awaitable[ToolMessage | 
 
 
 def _failure(error: Exception) -> str:
-    """What the model is answered when a tool failed."""
+    """The result shown to the model when a tool failed."""
     return f"Error: {type(error).__name__}: {error}"
 
 
 def _undecoded(message: AIMessage, limits: NodeLimits) -> list[BaseMessage]:
-    """The answer to text that began as a call and is none: as a tool, where the template can show that."""
+    """The messages for texts that could not be parsed as calls: as tool results, if the template can show those."""
     texts = [undecoded(raw, message.id).text for raw in message.response_metadata.get(UNDECODED, ())]
     if not texts or limits.text is None:
         return [ToolMessage(text, tool_call_id=f"undecoded{idx}", status="error") for idx, text in enumerate(texts)]

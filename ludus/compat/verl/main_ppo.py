@@ -1,4 +1,4 @@
-"""`python -m verl.trainer.main_ppo key=value …`: a training run from verl's command line, Hydra's options among it.
+"""`python -m verl.trainer.main_ppo key=value …`: trains from verl's command line, including Hydra's options.
 
 Knows: command lines, files that Hydra composes.  Knows not: what any key means, how anything is trained.
 """
@@ -25,14 +25,14 @@ from ludus.settings import merged, parse_override, read_yaml, with_value
 logger = logging.getLogger(__name__)
 
 OWN_DEFAULTS = ("ppo_trainer", "ppo_megatron_trainer")
-"""verl's own, in whose place Ludus's stand."""
+"""Names of verl's own default files, which are replaced by Ludus's defaults."""
 
 
 def main(arguments: Sequence[str] | None = None) -> RunSummary:
-    """Train as the command line says, and show on stderr how far it is; a run of that name goes on where it was.
+    """Train as given by the command line, with progress on stderr; an existing run of that name is resumed.
 
     arguments: None: those of this process.
-    Raises ConfigError for keys that cannot be, UserError for a file that is not there.
+    Raises ConfigError for invalid keys, UserError for a missing file.
     """
     values = read_command_line(sys.argv[1:] if arguments is None else arguments)
     mode = values.get("trainer", {}).get("resume_mode", "auto")
@@ -42,7 +42,7 @@ def main(arguments: Sequence[str] | None = None) -> RunSummary:
 
 
 def read_command_line(arguments: Sequence[str]) -> dict[str, Any]:
-    """verl's keys with their values: those of the files that Hydra would compose, and above them `key=value`."""
+    """verl's keys with their values: those of the files that Hydra would compose, overridden by `key=value`."""
     parser = argparse.ArgumentParser(prog="verl.trainer.main_ppo", description="Train with verl's keys.")
     parser.add_argument("--config-path", "-cp", "--config-dir", "-cd", metavar="FOLDER", help="where the file lies")
     parser.add_argument("--config-name", "-cn", metavar="NAME", help="the file, without .yaml")
@@ -57,7 +57,7 @@ def read_command_line(arguments: Sequence[str]) -> dict[str, Any]:
 
 
 def _overridden(values: Mapping[str, Any], override: str) -> dict[str, Any]:
-    """`key=value`, `+key=value`, `++key=value`, or `~key`, which takes a key away."""
+    """Apply an override: `key=value`, `+key=value`, `++key=value`, or `~key`, which removes a key."""
     if override.startswith("~"):
         return _without(values, override[1:].partition("=")[0].split("."))
     path, value = parse_override(override.lstrip("+"))

@@ -1,4 +1,4 @@
-"""What an agent loop returns, and the same made of a record.
+"""The output of agent loops, and how it is made from a record.
 
 Knows: token ids, masks, the record's graph.  Knows not: rewards' meaning, training.
 """
@@ -33,7 +33,7 @@ class AgentLoopMetrics(pydantic.BaseModel):
 
 @with_members("verl", "experimental.agent_loop.agent_loop.AgentLoopOutput")
 class AgentLoopOutput(pydantic.BaseModel):
-    """One sequence of a trajectory. What is trained is the record; the ids say which part of it is meant."""
+    """One sequence of a trajectory. Recorded tokens are trained; the ids only identify them."""
 
     model_config = pydantic.ConfigDict(arbitrary_types_allowed=True, extra="forbid")
 
@@ -41,7 +41,7 @@ class AgentLoopOutput(pydantic.BaseModel):
     response_ids: list[int]
     """Tokens of the model, of tools and of users, in order."""
     response_mask: list[int]
-    """1: the model sampled it, and it is to be trained. 0: it came from elsewhere, or is to be left out."""
+    """1: sampled by the model, and to be trained. 0: any other token."""
     response_logprobs: list[float] | None = None
     """Not read: the logprobs are those that were recorded."""
     routed_experts: Any = None

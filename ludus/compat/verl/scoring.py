@@ -1,8 +1,8 @@
-"""The reward of a trajectory whose loop gave none: by the run's reward function, by its data source, by its tools.
+"""Scores trajectories without a reward: by the run's reward function, the row's data source, or its tools.
 
 Knows: outputs, rows, functions in verl's form.  Knows not: the record, groups.
 
-What the model wrote is scored, and not what tools answered: a tool that prints the solution must not earn the reward.
+Only the model's text is scored, not the results of tools: a tool that prints the solution must not earn the reward.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ ComputeScore = Callable[..., Any]
 
 @dataclass(frozen=True, slots=True)
 class Score:
-    """What a trajectory is worth."""
+    """The reward and metrics of a trajectory."""
 
     reward: float
     metrics: Mapping[str, float] = field(default_factory=dict)
@@ -52,9 +52,10 @@ async def score_outputs(
     compute_score: ComputeScore | None,
     tokenizer: LoopTokenizer,
 ) -> Score:
-    """The score of the last output. Raises UserError if nothing says it, or if a function says no number.
+    """The score of the last output. Raises UserError if there is none, or a function returns no number.
 
-    compute_score: the run's own. None: the verifier of the row's data source says it, else its tools or its user.
+    compute_score: the run's function. None: the verifier of the row's data source is used, else tools or simulated
+    user.
     """
     last, ground_truth = outputs[-1], (row.get("reward_model") or {}).get("ground_truth")
     if compute_score is None and (ground_truth is None or verifier_of(row.get("data_source")) is None):
@@ -71,7 +72,7 @@ async def score_outputs(
     }
     name = getattr(function, "__name__", type(function).__name__)
     with span("reward", name, inputs={"solution_str": solution, "ground_truth": ground_truth}) as record:
-        # A function that is not async may compute for long, and others play on this loop.
+        # A blocking function must not block the event loop of the other episodes.
         calling = function(**given) if is_async(function) else asyncio.to_thread(function, **given)
         returned = record.outputs = await calling
     score = _read_score(returned, name, time.perf_counter() - begun)
@@ -101,7 +102,7 @@ def _number(value: Any, name: str) -> float:
 
 
 def _score_of_parts(output: AgentLoopOutput, row: Mapping[str, Any]) -> Score:
-    """By what tools said of the whole trajectory, else by what the simulated user said of each answer."""
+    """The score by the tools' rewards of the whole trajectory, else by the simulated user's scores."""
     tools, answers = output.extra_fields.get("tool_scores"), output.extra_fields.get("turn_scores")
     if tools:
         return Score(sum(tools.values()))

@@ -1,7 +1,7 @@
-"""The model as agent loops ask it: token ids in, token ids out, of the session that records them.
+"""The `server_manager` of agent loops: generates token ids through the session that records them.
 
-Knows: a recorded session, sampling parameters by name.  Knows not: which engine answers, rewards.
-Invariant: every token that is returned here is in the record.
+Knows: a recorded session, sampling parameters by name.  Knows not: engines, rewards.
+Invariant: every returned token is in the record.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ logger = logging.getLogger(__name__)
 
 _LIMITS = ("max_tokens", "max_new_tokens")
 _WITHOUT_EFFECT = frozenset({"logprobs", "detokenize", "skip_special_tokens", "spaces_between_special_tokens"})
-"""Parameters that cannot change a token; logprobs are recorded in any case."""
+"""Parameters that do not affect tokens; logprobs are always recorded."""
 _KNOWN = SAMPLING_FIELDS | _WITHOUT_EFFECT | {*_LIMITS, "stop", "top_logprobs", "ignore_eos"}
 
 _IGNORED = frozenset({"priority"})
-"""Arguments of `generate` that move no token: in which order requests are served."""
+"""Arguments of `generate` that do not affect tokens, only the order of requests."""
 
 
 class TokenOutput(list[int]):
@@ -100,10 +100,10 @@ class AsyncLLMServerManager:
         mm_processor_output: Sequence[Any] | None = None,
         **ignored: Any,
     ) -> TokenOutput:
-        """What the model says after these ids; empty, with stop reason `length`, where the response is full.
+        """Sample an answer after these ids; empty, with stop reason `length`, if there is no room for one.
 
-        A prompt that begins with the tokens of an earlier turn, its answer included, goes on with it.
-        Raises AgentError where a limit of the episode is met, UserError for a parameter that cannot be.
+        A prompt that begins with the tokens of an earlier turn, including its answer, continues that turn.
+        Raises AgentError if a limit of the episode is met, UserError for an invalid parameter.
         """
         refuse_media(
             image_data=image_data, video_data=video_data, audio_data=audio_data, mm_processor_output=mm_processor_output
@@ -130,9 +130,9 @@ class AsyncLLMServerManager:
         template_kwargs: Mapping[str, Any] | None = None,
         room: int | None = None,
     ) -> Turn:
-        """The recorded turn that answers these messages: its tokens go on with those of the turn before, exactly.
+        """The recorded turn that answers these messages; its prompt extends the tokens of the turn before exactly.
 
-        room: tokens that it may have at most. None: as many as the parameters say.
+        room: limit on its tokens. None: that of the parameters.
         """
         request = ChatRequest(
             messages=read_messages(messages),
@@ -157,7 +157,7 @@ class AsyncLLMServerManager:
         return replace(read, ignore_eos=bool(ignore_eos), max_new_tokens=min(caps, default=None))
 
     def _ignore(self, given: Mapping[str, Any]) -> None:
-        """The log names each once. Raises UserError for one that would change the result, or is unknown."""
+        """Log each ignored argument once. Raises UserError for one that would change the result, or is unknown."""
         for name, value in given.items():
             if name not in _IGNORED and value is not None:
                 raise UserError(
@@ -169,7 +169,7 @@ class AsyncLLMServerManager:
                 logger.info("generate(…, %s=%r) is ignored: it moves no token", name, value)
 
     def _room(self, request_id: str, num_prompt: int) -> int | None:
-        """Tokens that the response of this request may still have. None: any number."""
+        """Tokens left for the response of this request. None: no limit."""
         first = self._first_prompts.setdefault(request_id, num_prompt)
         return None if self._response_length is None else self._response_length - max(0, num_prompt - first)
 

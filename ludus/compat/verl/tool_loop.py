@@ -1,8 +1,8 @@
 """The loop of an agent with tools and, where the row asks for one, a simulated user.
 
 Knows: turns, tools, limits.  Knows not: rewards' meaning, how tokens are matched.
-Invariants: a limit is met before the request that would break it, so no token is sampled to be thrown away; every call
-gets an answer, also one that cannot be decoded, is unknown, or is one too many.
+Invariants: limits are checked before a request, so that no token is sampled in vain; every call gets a result, even if
+it cannot be parsed, is of an unknown tool, or exceeds the limit.
 
     PENDING ─▶ GENERATING ─▶ PROCESSING_TOOLS ─▶ GENERATING …      calls, or what began as one
                    │   └────▶ INTERACTING ─────▶ GENERATING …      none, and there is a user
@@ -37,11 +37,11 @@ from ludus.types import ChatRequest, ToolCall, ToolSpec, Turn
 
 
 class ToolAgentLoop(AgentLoopBase):
-    """Answers until it calls no more tools. Derive from it to change a step.
+    """Continues until the model makes no more tool calls. Subclass it to change a step.
 
-    What the model is asked to go on with is `prompt_ids` of the AgentData. While these are what the recorder makes of
-    its `messages`, the model is asked with the messages, so that the record has them; where a step of the user's, or a
-    parser of the user's, has said otherwise, it is asked with the tokens.
+    The model continues `prompt_ids` of the AgentData. As long as these equal the recorder's tokens for `messages`, the
+    request contains the messages, so that they are recorded; if a user's own step or parser has changed them, it
+    contains the tokens.
     """
 
     def __init__(self, *args: Any, tools: ToolListWrap | None = None, **kwargs: Any) -> None:
@@ -107,7 +107,7 @@ class ToolAgentLoop(AgentLoopBase):
     async def _handle_generating_state(
         self, agent_data: AgentData, sampling_params: dict[str, Any], ignore_termination: bool = False
     ) -> AgentState:
-        """ignore_termination: the model is asked where the response is full, too."""
+        """ignore_termination: make the request even if there is no room left in the response."""
         data = agent_data
         try:
             goes_on = self._goes_on_with_messages(data)
@@ -248,7 +248,7 @@ class ToolAgentLoop(AgentLoopBase):
         return output.turn
 
     async def _take(self, data: AgentData, turn: Turn) -> None:
-        """The answer behind the prompt."""
+        """Append an answer to the prompt."""
         data.turns.append(turn)
         data.assistant_turns += 1
         data.response_ids = list(turn.sampled.token_ids)
@@ -258,7 +258,7 @@ class ToolAgentLoop(AgentLoopBase):
         data.prompt_ids, data.response_logprobs = merged.token_ids, logprobs or []
 
     async def _go_on(self, data: AgentData, new: Sequence[Mapping[str, Any]]) -> AgentState:
-        """The next request: the new messages behind the last answer."""
+        """Append new messages after the last answer; returns the next state."""
         before = list(data.messages)
         data.messages += map(dict, new)
         data.user_turns += 1
@@ -282,7 +282,7 @@ class ToolAgentLoop(AgentLoopBase):
         return AgentState.GENERATING
 
     def _set_prompt(self, data: AgentData, ids: list[int]) -> None:
-        """The recorder goes on with these: what was there and more, or another path."""
+        """Set the tokens with which the recorder continues: an extension of the earlier ones, or a new path."""
         num_known = len(data.prompt_ids)
         if data.assistant_turns and ids[:num_known] != data.prompt_ids:
             data.has_forked = True
@@ -294,7 +294,7 @@ class ToolAgentLoop(AgentLoopBase):
         data.prompt_ids, data.recorded_ids = ids, list(ids)
 
     def _recorded_ids(self, data: AgentData) -> list[int]:
-        """What the recorder would go on with. Raises AgentError as asking the model does."""
+        """The recorder's tokens for the next request. Raises AgentError as a request does."""
         request = ChatRequest(
             read_messages(data.messages), _specs(data), template_kwargs=self.apply_chat_template_kwargs
         )
@@ -335,7 +335,7 @@ class ToolAgentLoop(AgentLoopBase):
         return turns[-1].id if turns else None
 
     def _limit_met(self, data: AgentData) -> AgentState | None:
-        """The end, if neither another answer nor a message before it is allowed. None: both are."""
+        """TERMINATED if no further answer, or no message before it, is allowed. None: both are."""
         for name, most in (("assistant_turns", self.max_assistant_turns), ("user_turns", self.max_user_turns)):
             if most is not None and getattr(data, name) >= most:
                 return _end(data, f"max_{name}")
@@ -377,7 +377,7 @@ def _specs(data: AgentData) -> tuple[ToolSpec, ...]:
 
 
 def _id_of(call: FunctionCall, name: str) -> dict[str, Any]:
-    """Nothing: the model's format writes none."""
+    """The fields with a call's id; none if the model's format has no ids."""
     return {} if call.tool_call_id is None else {name: call.tool_call_id}
 
 
