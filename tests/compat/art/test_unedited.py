@@ -128,7 +128,7 @@ def test_options_of_training_that_change_nothing_are_said(
     assert "plot_tensors (the run store" in caplog.text
     assert not TrainConfig(normalize_advantages=False).scale_rewards
     assert TrainConfig(normalize_advantages=True, scale_rewards=False).scale_rewards is False
-    with pytest.raises(ConfigError, match=r"kimi_k2_tau=0\.1: nothing here does it") as raised:
+    with pytest.raises(ConfigError, match=r"kimi_k2_tau=0\.1: there is no counterpart") as raised:
         TrainConfig(kimi_k2_tau=0.1, truncated_importance_sampling=2.0)
     assert "`algorithm.correction.cap`" in str(raised.value)
     TrainConfig(kimi_k2_tau=None, advantage_balance=0.0, importance_sampling_level="token", mask_prob_ratio=False)

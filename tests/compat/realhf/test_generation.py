@@ -31,5 +31,5 @@ def test_answers_of_several_requests_are_those_of_one() -> None:
 
 def test_what_no_engine_has_is_refused_by_name() -> None:
     """What of the original's concerns its engine alone."""
-    with pytest.raises(ConfigError, match="use_cuda_graph=True: engines have no graphs of that kind"):
+    with pytest.raises(ConfigError, match="use_cuda_graph=True: engines have no such graphs"):
         GenerationHyperparameters(n=2, use_cuda_graph=True)  # type: ignore[call-arg]

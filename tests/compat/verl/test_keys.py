@@ -390,7 +390,7 @@ def test_what_verls_script_says_of_its_machine_is_listed_once(caplog: pytest.Log
         ],
     )
     (record,) = [each for each in caplog.records if each.name == "ludus.compat.keys"]
-    assert "rollout.name (engine.kind says" in record.getMessage()
+    assert "rollout.name (engine.kind chooses" in record.getMessage()
     assert "trainer.logger" not in record.getMessage()
 
 
