@@ -171,8 +171,8 @@ class PlainLines(Progress):
         for failure in failures:
             if failure.first not in self._told:
                 self._told.add(failure.first)
-                trace = printable(failure.trace.strip())
-                self._line(f"an episode ended badly, {failure.outcome}, {failure.first}: {trace}")
+                about = f"an episode ended badly, {failure.outcome}, {failure.first}: {failure.trace.strip()}"
+                self._line(printable(about))
 
     def on_end(self, summary: RunSummary) -> None:
         self._line(f"done: {summary.steps} steps in {duration(summary.train_seconds)} ({summary.stopped_by})")

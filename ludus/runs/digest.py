@@ -79,6 +79,6 @@ def _number(value: float | None) -> str:
 
 
 def _plain(text: str) -> str:
-    """The text in one line, with Markdown and HTML escaped."""
-    words = " ".join(text.split())
+    """The text in one line, with Markdown and HTML escaped and lone surrogates replaced."""
+    words = " ".join(text.encode(errors="replace").decode().split())
     return "".join(f"\\{sign}" if sign in r"\`*_{}[]<>#|~!" else sign for sign in words)

@@ -44,7 +44,7 @@ def write_parquet(rows: Iterable[Row], path: Path) -> int:
     schema = _schema(pa)
     count = 0
     with pq.ParquetWriter(path, schema, compression="zstd") as writer:
-        as_written = ({**row, **{name: json.dumps(row[name]) for name in AS_TEXT}} for row in rows)
+        as_written = (_encodable({**row, **{name: json.dumps(row[name]) for name in AS_TEXT}}) for row in rows)
         while batch := list(islice(as_written, BATCH_ROWS)):
             writer.write_table(pa.Table.from_pylist(batch, schema))
             count += len(batch)
@@ -62,6 +62,13 @@ def write_failures(failures: Sequence[Failure], path: Path) -> Path | None:
 
 
 WRITERS: Mapping[Format, Callable[[Iterable[Row], Path], int]] = {"jsonl": write_jsonl, "parquet": write_parquet}
+
+
+def _encodable(row: Row) -> Row:
+    """The row with lone surrogates replaced: JSON can write them, UTF-8 cannot."""
+    return {
+        name: each.encode(errors="replace").decode() if isinstance(each, str) else each for name, each in row.items()
+    }
 
 
 def _schema(pa: Any) -> Any:

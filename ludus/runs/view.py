@@ -14,15 +14,15 @@ from ludus.types import Episode, Message, Turn
 
 Decode = Callable[[Sequence[int]], str]
 
-# What terminals obey, of the text of a model; lines and tabs stay.
-_CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
+# Control characters except line breaks and tabs, and lone surrogates, which cannot be encoded.
+_CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\ud800-\udfff]")
 _LOOK_BACK = 4
 """Ids decoded together with a token: enough for a character of 4 bytes, and for decoders that strip a first space."""
 
 
 def printable(text: str) -> str:
-    """The text made safe for a terminal: control sequences are escaped."""
-    return _CONTROL.sub(lambda found: f"\\x{ord(found[0]):02x}", text)
+    """The text made safe for a terminal: control sequences and lone surrogates are escaped."""
+    return _CONTROL.sub(lambda found: ascii(found[0])[1:-1] if found[0] > "\xff" else f"\\x{ord(found[0]):02x}", text)
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+from dataclasses import replace
 
 import pytest
 from rich.console import Console
@@ -10,6 +11,7 @@ from rich.console import Console
 from ludus.api.live import LivePanel, NotebookPanel, PlainLines, Progress, duration, sparkline, watch, watch_script
 from ludus.episodes.ledger import Ledger
 from ludus.loop.observer import RunSummary
+from ludus.runs.failures import Failure
 
 STEP = {"rollout/reward": 0.25, "rollout/success": 0.5, "rollout/tokens_per_s": 612.0, "time/step_s": 10.0}
 SUMMARY = RunSummary(
@@ -171,6 +173,19 @@ def test_of_the_seconds_of_a_run_a_resumed_one_has_what_is_left() -> None:
     progress.on_start(None, 3600.0)
     progress.on_step(8, {"time/step_s": 60.0, "time/train_total_s": 3060.0})
     assert progress.left_s == 540.0 and progress.share == 0.85
+
+
+@pytest.mark.parametrize("is_terminal", [True, False])
+def test_half_a_character_of_an_agent_ends_no_run(is_terminal: bool) -> None:
+    """As it stands in an error that has a cut text in it; a file and a terminal take none."""
+    file = io.TextIOWrapper(io.BytesIO(), "utf-8")
+    failure = Failure("failed", "ValueError: \ud83d", 1, "row-\ud83d", "Traceback\nValueError: \ud83d")
+    with watch(Console(file=file, width=100, force_terminal=is_terminal), "run") as observer:
+        observer.on_phase("loading small")
+        observer.on_failures((failure,))
+        observer.on_end(replace(SUMMARY, failures=(failure,)))
+    file.flush()
+    assert b"ValueError: \\ud83d" in file.buffer.getvalue()  # type: ignore[attr-defined]
 
 
 def test_held_out_rows_without_success_have_their_reward() -> None:

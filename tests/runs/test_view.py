@@ -65,3 +65,4 @@ def test_a_terminal_obeys_nothing_that_was_said() -> None:
     """Lines, tabs and letters of any kind stay; what moves a cursor, rings or changes a title is spelled."""
     assert printable("a\tb\nü😀\u202e") == "a\tb\nü😀\u202e"
     assert printable("\x1b[2J\x07\r\x9b1m\x7f") == "\\x1b[2J\\x07\\x0d\\x9b1m\\x7f"
+    assert printable("half \ud83d") == "half \\ud83d"
