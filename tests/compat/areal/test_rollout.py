@@ -59,7 +59,9 @@ def test_token_ids_go_out_and_come_back_as_recorded(play: Play) -> None:
         )
         seen.append(answer)
         assert engine.get_version() == answer.output_versions[-1]
-        with pytest.raises(AttributeError, match=r"submit is not here: the engine of `arun_episode` belongs to one episode"):
+        with pytest.raises(
+            AttributeError, match=r"submit is not here: the engine of `arun_episode` belongs to one episode"
+        ):
             engine.submit(data, None)
         return rows_of(answer, rewards=[0.5])
 
