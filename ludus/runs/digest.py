@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+from ludus.runs.view import encodable
 from ludus.runs.watch.run import WatchedRun
 
 _COMPARED = ("success", "reward")
@@ -80,5 +81,5 @@ def _number(value: float | None) -> str:
 
 def _plain(text: str) -> str:
     """The text in one line, with Markdown and HTML escaped and lone surrogates replaced."""
-    words = " ".join(text.encode(errors="replace").decode().split())
+    words = " ".join(encodable(text).split())
     return "".join(f"\\{sign}" if sign in r"\`*_{}[]<>#|~!" else sign for sign in words)

@@ -15,6 +15,7 @@ from typing import Any, Literal
 from ludus.errors import UserError
 from ludus.runs.failures import Failure
 from ludus.runs.interactions import Row
+from ludus.runs.view import encodable
 
 Format = Literal["jsonl", "parquet"]
 BATCH_ROWS = 256  # rows of one group in a Parquet file: some megabytes of tokens
@@ -66,9 +67,7 @@ WRITERS: Mapping[Format, Callable[[Iterable[Row], Path], int]] = {"jsonl": write
 
 def _encodable(row: Row) -> Row:
     """The row with lone surrogates replaced: JSON can write them, UTF-8 cannot."""
-    return {
-        name: each.encode(errors="replace").decode() if isinstance(each, str) else each for name, each in row.items()
-    }
+    return {name: encodable(each) if isinstance(each, str) else each for name, each in row.items()}
 
 
 def _schema(pa: Any) -> Any:

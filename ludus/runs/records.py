@@ -19,6 +19,7 @@ from typing import Any, Self
 from ludus.processes.files import set_aside
 from ludus.runs.codec import FORMAT, decode_episode, encode_episode
 from ludus.runs.database import Database
+from ludus.runs.view import encodable
 from ludus.types import Episode
 
 NAME = "run.db"
@@ -101,16 +102,12 @@ class FinishedEpisode:
 def row_of(episode: Episode, finished: FinishedEpisode) -> tuple[object, ...]:
     """Values for INSERT."""
     # SQLite stores no lone surrogates, which a row may have in its id; the record keeps them.
-    own, group, task = (_whole(name) for name in (episode.id, episode.group_id, episode.task_id))
+    own, group, task = (encodable(name) for name in (episode.id, episode.group_id, episode.task_id))
     return (
         *(own, finished.step, group, task, episode.is_eval, episode.outcome.kind),
         *(episode.reward, len(episode.session.turns), episode.session.num_sampled_tokens, episode.finished_at),
         *(finished.record, zlib.crc32(finished.record)),
     )
-
-
-def _whole(text: str) -> str:
-    return text.encode(errors="replace").decode()
 
 
 def open_records(folder: Path, *, is_begun: bool, reads_only: bool = False, checks: bool = True) -> Records:

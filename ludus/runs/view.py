@@ -25,6 +25,11 @@ def printable(text: str) -> str:
     return _CONTROL.sub(lambda found: ascii(found[0])[1:-1] if found[0] > "\xff" else f"\\x{ord(found[0]):02x}", text)
 
 
+def encodable(text: str) -> str:
+    """The text with lone surrogates, which UTF-8 cannot encode, replaced by `?`."""
+    return text.encode(errors="replace").decode()
+
+
 @dataclass(frozen=True, slots=True)
 class TokenView:
     """One sampled token."""

@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from ludus.checks.verify.faults import FAULTS, Clock, descendants
-from ludus.checks.verify.training import Gate, Training, digest, write_run
+from ludus.checks.verify.training import Gate, Training, digest, trained_steps, write_run
 from ludus.checks.verify.verdict import MODEL, OnDone, Verdict, ignore
 from ludus.errors import BackendError
 from ludus.models.resolve import resolve_model
@@ -211,8 +211,9 @@ class _Disturbed:
             self._look()
             if training.popen.returncode == 0 and read_summary(self.folder) is not None:
                 return
-            num_in_vain = 0 if self._trained_steps() > steps else num_in_vain + 1
-            steps = max(steps, self._trained_steps())
+            now = trained_steps(self.folder)
+            num_in_vain = 0 if now > steps else num_in_vain + 1
+            steps = max(steps, now)
             if num_in_vain > _MOST_STARTS_WITHOUT_STEP + len(self._moments):
                 raise training.failed("the run does not come to its end")
 
@@ -225,16 +226,16 @@ class _Disturbed:
         """Number of episodes that were given to two steps, by the batches in the record."""
         given: Counter[str] = Counter()
         with RunStore.open(self.folder) as store:
-            for step in range(1, self._trained_steps() + 1):
+            for step in range(1, trained_steps(self.folder) + 1):
                 batch = store.batch(step) or {"groups": []}
                 given.update(episode for group in batch["groups"] for episode in group["episodes"])
         return sum(count > 1 for count in given.values())
 
     def _disturb_until_end(self, training: Training) -> None:
         """Cause the due faults until the head has ended. Raises BackendError if it makes no progress."""
-        step, since = self._trained_steps(), time.monotonic()
+        step, since = trained_steps(self.folder), time.monotonic()
         while training.popen.poll() is None:
-            if (now := self._trained_steps()) != step:
+            if (now := trained_steps(self.folder)) != step:
                 step, since = now, time.monotonic()
             if time.monotonic() - since > _STANDS_STILL_S:
                 raise training.failed(f"the run has come no further than step {step} for {_STANDS_STILL_S:.0f} s")
@@ -266,7 +267,7 @@ class _Disturbed:
         self._kinds.pop(0)
         name = "all" if kind == "clock" else name
         about = {"kind": kind, "process": name, "for_s": round(for_s, 1) if kind in _LONGEST_S else None}
-        self.faults.append({**about, "after_step": self._trained_steps()})
+        self.faults.append({**about, "after_step": trained_steps(self.folder)})
         self._on_done(len(self.faults), self._total)
 
     @contextmanager
@@ -275,7 +276,7 @@ class _Disturbed:
 
         def pace() -> None:
             while not over.wait(_POLL_S):
-                if self._trained_steps() > due:
+                if trained_steps(self.folder) > due:
                     self._gate.close()
 
         pacing = threading.Thread(target=pace, name="pace", daemon=True)
@@ -298,10 +299,6 @@ class _Disturbed:
                 now[record] += 1
                 self._tokens[record] = episode.session.num_sampled_tokens
         self._seen |= now
-
-    def _trained_steps(self) -> int:
-        rows = read_metrics(self.folder).rows
-        return rows[-1][0] if rows else 0
 
 
 def _processes(head: int) -> list[tuple[str, int]]:

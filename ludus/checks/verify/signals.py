@@ -19,13 +19,12 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ludus.checks.verify.training import HELD_S, Gate, LettersAgent, Training, digest, write_run
+from ludus.checks.verify.training import HELD_S, Gate, LettersAgent, Training, digest, trained_steps, write_run
 from ludus.checks.verify.verdict import MODEL, OnDone, Verdict, ignore
 from ludus.errors import BackendError
 from ludus.loop.checkpoint import latest_checkpoint
 from ludus.loop.interrupt import END_SIGNALS
 from ludus.models.resolve import resolve_model
-from ludus.runs.folder import read_metrics
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -219,7 +218,7 @@ def _ending(folder: Path, case: Case, undisturbed: str, alone_s: float) -> Endin
         training.kill()
         gate.open()
     left_after_s = time.monotonic() - told_at
-    trained, saved = _trained_steps(run), latest_checkpoint(run / "checkpoints")
+    trained, saved = trained_steps(run), latest_checkpoint(run / "checkpoints")
     saved_step = None if saved is None else saved.progress.step
     code = code if code >= 0 else 128 - code  # as in shells
     is_late = case.is_at_once and left_after_s > max(_AT_ONCE_S, alone_s)
@@ -266,7 +265,7 @@ def _is_caught(training: Training, phase: str, run: Path, gate: Gate) -> bool:
                 return True
             training.popen.send_signal(signal.SIGCONT)
         return False
-    if not _wait(training, lambda: _trained_steps(run) > 0):
+    if not _wait(training, lambda: trained_steps(run) > 0):
         return False
     gate.close()
     return _wait(training, gate.reached.exists)
@@ -282,8 +281,3 @@ def _wait(training: Training, is_so: Callable[[], bool]) -> bool:
             raise training.failed("a run of the check hangs")
         time.sleep(_POLL_S)
     return True
-
-
-def _trained_steps(run: Path) -> int:
-    rows = read_metrics(run).rows
-    return rows[-1][0] if rows else 0

@@ -25,6 +25,7 @@ from ludus.loop.checkpoint import checkpoints
 from ludus.loop.interrupt import END_SIGNALS
 from ludus.machine import Machine
 from ludus.processes.end_with_parent import end_with_parent
+from ludus.runs.folder import read_metrics
 
 _NUM_ROWS = 12
 _GROUPS, _MEMBERS = 2, 4
@@ -153,6 +154,12 @@ def command_line(folder: Path, *arguments: str, is_of_check: bool = True) -> str
         last = "\n".join(f"{done.stdout}\n{done.stderr}".splitlines()[-12:])
         raise BackendError(f"ludus {arguments[0]} failed with exit code {done.returncode}:\n{last}")
     return done.stdout
+
+
+def trained_steps(run: Path) -> int:
+    """The newest step in the run's metrics; 0 before the first."""
+    rows = read_metrics(run).rows
+    return rows[-1][0] if rows else 0
 
 
 def digest(run: Path, *, after_step: int = 0) -> str:

@@ -12,6 +12,7 @@ from typing import Any
 
 from ludus.runs.codec import map_texts, span_fields
 from ludus.runs.interactions import message_json, tool_json
+from ludus.runs.view import encodable
 from ludus.types import Episode, Message, Span
 
 MAX_CHARS = 20_000
@@ -131,7 +132,7 @@ def _shown(message: Message) -> dict[str, Any]:
 def cut(text: str) -> str:
     """The text in a form that every client accepts: the middle of a very long one is left out, and lone surrogates are
     replaced by a mark."""
-    text = text.encode(errors="replace").decode()
+    text = encodable(text)
     if len(text) <= MAX_CHARS:
         return text
     half = MAX_CHARS // 2
