@@ -108,9 +108,9 @@ class SignalsResult(Verdict):
     """Number of cases that resumed to the weights of an undisturbed run."""
     wrong: tuple[str, ...]
     """Cases that did not end as promised, resumed to other weights, or could not be judged."""
-    endings: Sequence[Ending] = field(repr=False)
-    failures: Mapping[str, str] = field(repr=False)
+    failures: Mapping[str, str]
     """By case, why it could not be judged: the run was not caught in the phase, or failed by itself."""
+    endings: Sequence[Ending] = field(repr=False)
 
     @property
     def ok(self) -> bool:
@@ -158,6 +158,7 @@ def verify_signals(
         Training(folder, "alone").finish()
         alone_s = time.monotonic() - began_at
         undisturbed = digest(folder / "runs" / "alone")
+        _discard(folder, "alone")
         endings: dict[str, Ending] = {}
         failures: dict[str, str] = {}
         for number, case in enumerate(cases):
@@ -166,6 +167,8 @@ def verify_signals(
                 endings[case.name] = _ending(folder, case, undisturbed, alone_s)
             except BackendError as error:  # recorded as a failure; the other cases are still judged
                 failures[case.name] = str(error)
+            finally:
+                _discard(folder, case.name)
         return SignalsResult(
             model=model,
             seed=seed,
@@ -176,6 +179,11 @@ def verify_signals(
             endings=tuple(endings.values()),
             failures=failures,
         )
+
+
+def _discard(folder: Path, name: str) -> None:
+    """Remove a run that has been judged: with its checkpoints it is ten times its model, and there are dozens."""
+    shutil.rmtree(folder / "runs" / name, ignore_errors=True)
 
 
 def _write_gated_run(folder: Path, model: Path, seed: int) -> None:

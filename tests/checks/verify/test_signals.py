@@ -40,6 +40,27 @@ def test_a_case_that_cannot_be_judged_costs_the_others_nothing(tmp_path: Path, m
     result = verify_signals(model=str(tmp_path), cases=cases)
     assert not result.ok and result.wrong == ("export-SIGTERM-1",) and result.runs == result.weights_equal == 1
     assert [*result.details][-1] == {"case": "export-SIGTERM-1", "failure": "no run could be caught"}
+    assert result.to_json()["failures"] == {"export-SIGTERM-1": "no run could be caught"}
+
+
+def test_a_case_leaves_nothing_on_the_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its run holds ten times its model; those of 36 cases filled a disk of 50 GB, and the later ones failed."""
+    (tmp_path / "config.json").write_text("{}")
+    (tmp_path / "tokenizer.json").write_text("{}")
+
+    def ending(folder: Path, case: Case, *_: object) -> Ending:
+        runs = folder / "runs"
+        assert not runs.is_dir() or not [*runs.iterdir()]
+        (runs / case.name / "checkpoints").mkdir(parents=True)
+        if case.phase == "export":
+            raise BackendError("no run could be caught")
+        return Ending("step", "SIGINT", 1, 0, 0.5, 2, 2, weights_equal=True, is_right=True)
+
+    monkeypatch.setattr(signals, "_ending", ending)
+    monkeypatch.setattr(signals, "Training", lambda *_: SimpleNamespace(finish=lambda: None))
+    monkeypatch.setattr(signals, "digest", lambda _: "")
+    cases = [Case("export", signal.SIGTERM, 1), Case("step", signal.SIGINT, 1), Case("step", signal.SIGINT, 2)]
+    assert verify_signals(model=str(tmp_path), cases=cases).runs == 2
 
 
 def test_every_phase_is_told_by_every_signal() -> None:
