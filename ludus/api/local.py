@@ -166,7 +166,7 @@ async def open_local(config: Config, *, is_run: bool = True) -> AsyncIterator[Lo
     with collecting_later():
         model = load_model(config.model, seed=config.seed, is_mapped=is_mapped)
     config = _with_targets(config, model)
-    text = ChatText.load(model.folder, chat_template=config.model.chat_template, tool_parser=config.model.tool_parser)
+    text = ChatText.load(model.folder, **config.model.chat)
     lease = ComputeLease()
     template = None if config.model.chat_template is None else text.template.source
     names = ModelNames(DEFAULT_MODEL, (config.model.path,), config.model.served_names)

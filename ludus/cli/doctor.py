@@ -21,11 +21,10 @@ from ludus.cli.console import counting, end, plain_table, say_json
 from ludus.errors import UserError
 from ludus.models.resolve import resolve_model
 from ludus.settings import with_overrides
-from ludus.text.chat import ChatText, shipped_templates
+from ludus.text.chat import ChatText, is_template_source, shipped_templates
 from ludus.types import Message
 
 _COLOURS = {"exact": "green", "forks": "red", "depends": "yellow", "refused": "dim", "broken": "bold red"}
-_TEMPLATE_OPENING = ("{%", "{{", "{#")
 
 
 def doctor(
@@ -92,7 +91,7 @@ def _subject(name: str, template: str | None, parser: str, variables: Mapping[st
         return subject_of(text, template_kwargs=variables)
     if template is not None:
         raise UserError(f"--template stands in the place of a model's own, and {name!r} is a template. Leave it out.")
-    if not any(opening in source for opening in _TEMPLATE_OPENING):
+    if not is_template_source(source):
         raise UserError(f"{name!r} is no chat template: it has no Jinja tag. Pass a .jinja file or a model's folder.")
     return subject_of_source(source, tool_parser=parser, template_kwargs=variables)
 
