@@ -36,7 +36,9 @@ def test_arguments_of_the_template_are_of_every_request(
 ) -> None:
     """`chat_template_kwargs` reach the template, given as text as ART has it; a request's own stand above them."""
     source = "{% for message in messages %}{{ message.content }}{% endfor %}{{ more }}"
-    own = art.dev.InternalModelConfig(chat_template=source, chat_template_kwargs={"more": "and so on", "depth": {"a": 1}})
+    own = art.dev.InternalModelConfig(
+        chat_template=source, chat_template_kwargs={"more": "and so on", "depth": {"a": 1}}
+    )
     asked: Any = {"model": "agent", "messages": [{"role": "user", "content": "Guess."}]}
 
     async def main() -> list[int]:

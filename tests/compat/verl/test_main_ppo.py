@@ -9,6 +9,7 @@ import pytest
 
 from ludus.compat.verl.main_ppo import main, read_command_line
 from ludus.errors import ConfigError, UserError
+from ludus.runs.folder import read_config
 
 
 def write(path: Path, text: str) -> None:
@@ -49,7 +50,7 @@ def test_what_cannot_be_composed_is_named(tmp_path: Path) -> None:
 
 
 def test_a_run_of_verls_command_line(tiny_model_folder: Path, tmp_path: Path) -> None:
-    """It trains, and where it is called again it goes on in its folder."""
+    """It trains, with verl's defaults, and where it is called again it goes on in its folder."""
     rows = [{"prompt": [{"role": "user", "content": f"Guess {n}."}]} for n in range(4)]
     write(tmp_path / "rows.jsonl", "".join(json.dumps(row) + "\n" for row in rows))
     write(
@@ -59,9 +60,8 @@ def test_a_run_of_verls_command_line(tiny_model_folder: Path, tmp_path: Path) ->
         f"data.train_files={tmp_path / 'rows.jsonl'}",
         "data.train_batch_size=2",
         "data.max_response_length=6",
-        "data.return_raw_chat=True",
-        "actor_rollout_ref.rollout.mode=async",
         "actor_rollout_ref.rollout.n=2",
+        "algorithm.adv_estimator=grpo",
         f"actor_rollout_ref.model.path={tiny_model_folder}",
         "model.dtype=float32",
         "engine.kv_bytes=4194304",
@@ -73,5 +73,7 @@ def test_a_run_of_verls_command_line(tiny_model_folder: Path, tmp_path: Path) ->
     assert main([*given, "trainer.total_training_steps=1"]).steps == 1
     summary = main([*given, "trainer.total_training_steps=2"])
     assert summary.steps == 2 and summary.ledger.trained > 0
+    optimizer = read_config(tmp_path / "runs" / "mine")["trainer"]["optimizer"]
+    assert (optimizer["lr"], optimizer["weight_decay"]) == (1e-6, 0.01)
     with pytest.raises(UserError, match="already finished"):
         main([*given, "trainer.total_training_steps=2", "trainer.resume_mode=disable"])
