@@ -19,7 +19,7 @@ _FINAL = re.compile(r"####\s*(-?[$\d][\d.,]*)")
 _NUMBER = re.compile(r"-?\$?\d[\d.,]*")
 
 Verifier = Callable[[str, str], Awaitable[float]]
-"""Maps (answer, solution) to 1.0 or 0.0."""
+"""Maps (answer, solution) to 1.0 if it is right; else to 0.0, or -1.0 where verl does."""
 
 
 async def gsm8k(solution_str: str, ground_truth: str) -> float:
@@ -53,12 +53,17 @@ async def mathematics(solution_str: str, ground_truth: str) -> float:
     return score
 
 
+async def competition(solution_str: str, ground_truth: str) -> float:
+    """As `mathematics`, but a wrong answer scores -1, as verl scores the rows of DAPO and AIME."""
+    return 1.0 if await mathematics(solution_str, ground_truth) == 1.0 else -1.0
+
+
 VERIFIERS: Mapping[str, Verifier] = {
     "openai/gsm8k": gsm8k,
     "lighteval/MATH": mathematics,
     "DigitalLearningGmbH/MATH-lighteval": mathematics,
     "HuggingFaceH4/MATH-500": mathematics,
-    "math_dapo": mathematics,
+    "math_dapo": competition,
 }
 """By the column `data_source`."""
 
@@ -66,7 +71,7 @@ VERIFIERS: Mapping[str, Verifier] = {
 def verifier_of(data_source: object) -> Verifier | None:
     """The verifier of a data source; `math` and `aime` match as prefixes. None: there is none."""
     name = str(data_source)
-    return VERIFIERS.get(name, mathematics if name.startswith(("aime", "math")) else None)
+    return VERIFIERS.get(name, competition if name.startswith(("aime", "math")) else None)
 
 
 @takes("verl", "utils.reward_score.default_compute_score")

@@ -45,6 +45,8 @@ class CustomRewardSettings(Settings):
     path: str | None = None
     """Python file, or module. None: the reward depends on the row's `data_source`, or comes from its tools."""
     name: str = "compute_score"
+    reward_kwargs: dict[str, Any] = pydantic.Field(default_factory=dict)
+    """Further arguments of the function, by name."""
 
 
 class RewardSettings(Settings):

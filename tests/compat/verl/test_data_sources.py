@@ -43,9 +43,11 @@ def test_gsm8k_may_be_read_flexibly() -> None:
 
 
 def test_mathematics_is_compared_by_value() -> None:
+    """A wrong answer scores as in verl: -1 in its competitions' rows, 0 in others."""
     pytest.importorskip("math_verify")
     assert score("It is $\\boxed{\\frac{1}{2}}$", "0.5", "math_dapo") == 1.0
-    assert score("It is $\\boxed{3}$", "0.5", "aime2024") == 0.0
+    assert score("It is $\\boxed{3}$", "0.5", "aime2024") == -1.0
+    assert score("It is $\\boxed{3}$", "0.5", "HuggingFaceH4/MATH-500") == 0.0
 
 
 def test_an_unknown_source_is_named() -> None:
