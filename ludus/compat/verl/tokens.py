@@ -153,6 +153,6 @@ def _refuse(options: Mapping[str, Any]) -> None:
             raise UserError(f"the tokenizer has no option {name!r}; there are {', '.join(_AS_IT_IS)}")
         if value is not None and value not in _AS_IT_IS[name]:
             raise UserError(
-                f"{name}={value!r} cannot act: a loop's tokenizer gives whole lists of ids, as the recorder needs them; "
-                "cut and pad what it returns"
+                f"{name}={value!r} cannot act: a loop's tokenizer gives whole lists of ids, as the recorder needs "
+                "them; cut and pad what it returns"
             )
