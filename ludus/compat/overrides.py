@@ -80,7 +80,7 @@ def with_constants(tree: ast.Module, constants: Mapping[str, str], where: str) -
     Raises UserError for a name that is not assigned there.
     """
     missing = dict(constants)
-    known = set()
+    known: set[str] = set()
     for node in _top_level(tree.body):
         targets = node.targets if isinstance(node, ast.Assign) else [node.target]
         names = {name: is_text for name, is_text in map(_assigned, targets) if name is not None}
