@@ -336,12 +336,23 @@ def renamed(data: Mapping[str, Any]) -> dict[str, Any]:
 
     Raises ConfigError for one that has no counterpart, whose value cannot be, or that is given under both names.
     """
+    data = _with_one_teacher(data)
     ours = keys.renamed(KEYS, data, "verl", _ROOTS)
     loop = default_loop({".".join(map(str, path)): value for path, value in leaves(data)})
     agent = ours.get("rollout", {}).get("agent", {})
     if loop is None or "workflow" in ours or {"default_agent_loop", "agent_loop_config_path"} & agent.keys():
         return ours
     return with_value(ours, ("rollout", "agent", "default_agent_loop"), loop, whole="rollout.agent.default_agent_loop")
+
+
+def _with_one_teacher(data: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The only teacher there is under the name that the table has for it, whatever it is called."""
+    distillation = data.get("distillation")
+    teachers = distillation.get("teacher_models") if isinstance(distillation, Mapping) else None
+    if not isinstance(teachers, Mapping) or len(teachers) != 1 or not isinstance(distillation, Mapping):
+        return data
+    (teacher,) = teachers.values()
+    return {**data, "distillation": {**distillation, "teacher_models": {"teacher_model": teacher}}}
 
 
 def default_loop(given: Given) -> str | None:

@@ -291,7 +291,7 @@ def test_an_algorithm_of_verl_is_ours(theirs: list[str], ours: dict[str, Any]) -
         (["algorithm.adv_estimator=magic"], "'magic' is not available here; there are gae, grpo, rloo"),
         ([*_TAUGHT, f"{_DISTILLED}.loss_mode=abs"], "loss_mode=abs with use_policy_gradient=False: there are k1 with"),
         ([*_TAUGHT, f"{_DISTILLED}.loss_max_clamp=10.0"], "a loss has no bound of its own here"),
-        ([*_TAUGHT, "distillation.teacher_models.two.model_path=x"], "there is one teacher, teacher_model"),
+        ([*_TAUGHT, "distillation.teacher_models.two.model_path=x"], "there is one teacher"),
         (["distillation.enabled=True"], "algorithm.distillation needs somebody who teaches"),
         ([f"{_IS}=group"], "'group' is not available here; there are token, sequence"),
         ([f"{_IS}=token", f"{_IS}_threshold=much"], "a bound must be a number, or two as in 0.5_5"),
@@ -315,6 +315,9 @@ def test_a_teacher_of_verl_is_a_model_beside_the_run() -> None:
     """Where nothing is distilled, nobody teaches."""
     config = load_config(None, _TAUGHT)
     assert config.teacher == ModelTeacherSettings(path="org/teacher")
+    own = "distillation.teacher_models.gsm8k"
+    named = load_config(None, [_TAUGHT[0], f"{own}.key=openai/gsm8k", f"{own}.model_path=org/teacher"])
+    assert named.teacher == config.teacher
     assert load_config(None, ["distillation.enabled=False", _TAUGHT[1]]).teacher == NoTeacherSettings()
 
 
