@@ -90,7 +90,7 @@ def test_the_longest_pattern_counts() -> None:
 def test_arguments_of_the_template_reach_loops() -> None:
     """By verl's key they are arguments of every rendering."""
     config = load_config(None, ["data.apply_chat_template_kwargs.enable_thinking=False"])
-    assert config.rollout.multi_turn.template_kwargs == {"enable_thinking": False}
+    assert config.model.chat_template_kwargs == {"enable_thinking": False}
     assert loop_config(config).data.apply_chat_template_kwargs["enable_thinking"] is False
     assert not loop_config(load_config()).data.apply_chat_template_kwargs
 
