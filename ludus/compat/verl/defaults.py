@@ -11,13 +11,16 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 from ludus.compat.keys import Given, meaning_of, nested
+from ludus.compat.verl.corrections import is_bypassed
 from ludus.compat.verl.keys import KEYS, default_loop
 from ludus.settings import leaves, merged, parse_override
 
 _ACTOR, _ROLLOUT = "actor_rollout_ref.actor.", "actor_rollout_ref.rollout."
 _LOOP = _ROLLOUT + "agent.default_agent_loop"
+_BATCH, _MINIBATCH = "data.train_batch_size", _ACTOR + "ppo_mini_batch_size"
+_BOUNDS = [_ACTOR + name for name in ("clip_ratio_low", "clip_ratio_high", "clip_ratio_c")]
 OF_TRAINING: Given = {
-    "data.train_batch_size": 1024,
+    _BATCH: 1024,
     "data.max_prompt_length": 512,
     "data.max_response_length": 512,
     "actor_rollout_ref.model.path": "~/models/deepseek-llm-7b-chat",
@@ -25,7 +28,7 @@ OF_TRAINING: Given = {
     _ACTOR + "optim.lr": 1e-6,
     _ACTOR + "optim.weight_decay": 0.01,
     _ACTOR + "optim.betas": [0.9, 0.999],
-    _ACTOR + "ppo_mini_batch_size": 256,
+    _MINIBATCH: 256,
     _ACTOR + "clip_ratio_low": 0.2,
     _ACTOR + "clip_ratio_high": 0.2,
     _ACTOR + "clip_ratio_c": 3.0,
@@ -77,12 +80,23 @@ def _applicable(given: Given, named: Collection[str]) -> dict[str, Any]:
     found = {**OF_TRAINING}
     if default_loop(given) is not None or {"workflow", "config_class", "rollout.agent.mode"} & {*named}:
         del found[_LOOP]  # something else plays rows without `agent_name`
+    if _is_one_step(given, named):
+        found = {name: value for name, value in found.items() if name not in _BOUNDS}
     if given.get(_ESTIMATOR, "gae") == "gae" and not _is_named("algorithm.advantage.kind", named):
         found |= OF_CRITIC
     if any(value and name.startswith(("data.val_files", "valid_dataset.")) for name, value in given.items()):
         is_asked = given.get("trainer.val_before_train", True) or _is_positive(given.get("trainer.test_freq"))
         found |= OF_EVALUATION if is_asked or any(name.startswith("eval.") for name in named) else {}
     return {name: value for name, value in found.items() if name not in given}
+
+
+def _is_one_step(given: Given, named: Collection[str]) -> bool:
+    """Whether a batch is one optimizer step of the policy that began it, so that no ratio could be clipped."""
+    if is_bypassed(given) or _is_named("algorithm.minibatches", named) or _is_named("algorithm.correction", named):
+        return False
+    size = given.get(_BATCH, given.get("train_dataset.batch_size", OF_TRAINING[_BATCH]))
+    minibatch = given.get(_MINIBATCH, OF_TRAINING[_MINIBATCH])
+    return isinstance(size, int) and isinstance(minibatch, int) and minibatch >= size
 
 
 def _is_named(ours: str, named: Collection[str]) -> bool:

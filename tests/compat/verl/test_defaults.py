@@ -125,9 +125,12 @@ def test_nothing_given_is_verls_own_configuration() -> None:
         (["algorithm.adv_estimator=grpo", "train_dataset.batch_size=512"], {"minibatches": 2}),
     ],
 )
-def test_what_is_given_overrides_a_default(given: list[str], algorithm: dict[str, Any]) -> None:
-    """By verl's name or by Ludus's, which decides about what belongs to it."""
+def test_what_is_given_overrides_a_default(
+    given: list[str], algorithm: dict[str, Any], caplog: pytest.LogCaptureFixture
+) -> None:
+    """By verl's name or by Ludus's, which decides about what belongs to it; no default is said to be without effect."""
     config = config_of(*given, f"{_ROLLOUT}.n=4")
+    assert "do not act" not in caplog.text
     expected = AlgorithmSettings(**({} if "name" in algorithm else _GRPO) | algorithm)
     assert config.algorithm.model_dump() == expected.model_dump()
     assert not config.has_critic and not config.is_set("critic")
