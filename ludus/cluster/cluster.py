@@ -87,7 +87,9 @@ class Cluster(Processes):
         """Start the processes without waiting for them."""
         settings = self._config.scheduler.role(name)
         cards = self._config.engine.cards_each if name == "engine" else 0
-        role = Role(name, role_command(name, self.registry.url), settings, count=count, cards=cards)
+        is_on_heads_card = name == "engine" and self._config.engine.placement == "shared"
+        command = role_command(name, self.registry.url)
+        role = Role(name, command, settings, count=count, cards=cards, is_on_heads_card=is_on_heads_card)
         await (await self._supervision()).begin(role, policy)
 
     def announce(self) -> None:

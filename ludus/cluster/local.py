@@ -101,6 +101,8 @@ class LocalLauncher(Launcher):
     def _device_env(self, role: Role, index: int) -> dict[str, str]:
         """Variables that select the process's devices, which are the same if it is restarted."""
         wanted = role.settings.gpus
+        if role.is_on_heads_card:
+            return {} if self._head_card is None else {VISIBLE: self._head_card}
         # from the last one down, because by default the head uses the first
         others = [device for device in reversed(self._devices) if device != self._head_card]
         if not wanted:

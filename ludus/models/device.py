@@ -20,6 +20,18 @@ def use_device(device: torch.device) -> None:
         torch.cuda.set_device(device)
 
 
+def free_cached(device: torch.device) -> None:
+    """Give memory of a card that torch keeps for later, and what another process has read of it, back to the card.
+
+    Waits for what was begun there.
+    """
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+        with torch.cuda.device(device):
+            torch.cuda.ipc_collect()
+            torch.cuda.empty_cache()
+
+
 def choose_device(name: str) -> torch.device:
     """The device called `name`: auto, cpu, cuda or cuda:N. auto is the current card, or the processor without one.
 

@@ -16,13 +16,14 @@ from typing import Any, TypeVar, cast
 
 from ludus.algorithms.resolve import algorithm_of
 from ludus.api.cards.choose import Cards, EngineName, Fixed, Plan, choose, sampling_pages
-from ludus.api.cards.memory import GB, Job
+from ludus.api.cards.memory import GB, Job, host_bytes
 from ludus.api.cards.refuse import refusal
 from ludus.api.cards.shape import ModelShape
 from ludus.config import Config
 from ludus.engines.settings import BatchSettings, ServerSettings
 from ludus.engines.vllm.settings import VllmSettings
 from ludus.errors import ConfigError, UserError
+from ludus.machine import free_memory_bytes
 from ludus.models.resolve import adapter_base, resolve_model
 from ludus.models.settings import LoraSettings
 from ludus.processes.cards import Card, find_cards
@@ -108,7 +109,7 @@ def _with(settings: Any, path: Sequence[str], value: Any) -> Any:
 
 def _with_plan(config: ConfigT, job: Job, here: Cards) -> ConfigT:
     fixed = _as_started(config)
-    num_engines = config.engine.num_started * config.engine.cards_each if fixed.engine != "local" else 0
+    num_engines = 0 if fixed.engine in ("local", "shared") else config.engine.num_started * config.engine.cards_each
     is_counted = config.scheduler.type == "local"
     cards = here if is_counted else replace(here, count=config.trainer.ranks + num_engines)
     plan = choose(job, cards, fixed)
@@ -120,13 +121,27 @@ def _with_plan(config: ConfigT, job: Job, here: Cards) -> ConfigT:
         return config
     if is_counted and here.count > plan.num_cards:
         _log.warning("%d of %d cards are used; `ludus plan` tells what uses them all", plan.num_cards, here.count)
+    if plan.engine == "shared":
+        _check_host_memory(host_bytes(job, plan.how))
     keys = _memory_keys(plan, job, config)
     _log.info("plan.made cards=%s keys=%s", cards, keys)
     return with_settings(config, keys)
 
 
+def _check_host_memory(num_bytes: int) -> None:
+    """Raises ConfigError if there is no room for what waits there while a card is somebody else's."""
+    free = free_memory_bytes()
+    if free is not None and free < num_bytes:
+        raise ConfigError(
+            f"engine.placement=shared keeps {num_bytes / GB:.1f} GB in the machine's memory, masters, moments and the "
+            f"weights of a sleeping vLLM, and {free / GB:.1f} GB are free: free some, train adapters "
+            "(model.lora.rank=16), or set trainer.optimizer.moments=bf16"
+        )
+
+
 def _with_pages(config: ConfigT, job: Job, here: Cards) -> ConfigT:
-    if config.engine.kind != "local" or _is_given(config, "engine.kv_bytes"):
+    is_counted = config.engine.kind == "local" or config.engine.placement == "shared"
+    if not is_counted or _is_given(config, "engine.kv_bytes"):
         return config
     pages = sampling_pages(job, card_bytes=here.num_bytes, fixed=_as_started(config))
     if pages is None:
@@ -144,7 +159,7 @@ def _memory_keys(plan: Plan, job: Job, config: Config) -> dict[str, Any]:
         "trainer.activation_checkpointing": plan.how.has_checkpointing,
         "trainer.optimizer.moments": plan.how.moments,
     }
-    if plan.engine in ("local", "server"):  # the others count their pages themselves
+    if plan.engine in ("local", "server", "shared"):  # the others count their pages themselves
         keys["engine.kv_bytes"] = plan.kv_bytes
     if plan.longest_tokens < job.shape.context_length:
         keys["model.context_length"] = plan.longest_tokens
@@ -196,7 +211,7 @@ def _cards_here(config: Config) -> Cards | None:
     # memory that this process freed and torch keeps cached is still usable by it
     kept = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
     mine = replace(own, free_bytes=free + kept)
-    is_alone = config.trainer.ranks == 1 and not config.engine.num_started
+    is_alone = config.trainer.ranks == 1 and (not config.engine.num_started or config.engine.placement == "shared")
     others = [each for number, each in enumerate(found) if number != (device.index or 0)]
     return replace(_alike([mine] if is_alone else [mine, *others]), count=len(found))
 
@@ -223,7 +238,9 @@ def _as_started(config: Config) -> Fixed:
     }
     return Fixed(
         ranks=trainer.ranks,
-        engine=cast(EngineName, engine.kind) if is_counted else "elsewhere",
+        engine="shared"
+        if engine.placement == "shared"
+        else cast(EngineName, engine.kind if is_counted else "elsewhere"),
         replicas=engine.replicas,
         tensor_parallel=engine.tensor_parallel_size if isinstance(engine, VllmSettings) else 1,
         context_length=config.model.context_length,

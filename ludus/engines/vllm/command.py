@@ -32,6 +32,9 @@ MODULE = "vllm.entrypoints.launchers.api_server.entry"
 # vLLM keeps room for adapters of one of these ranks.
 _LORA_RANKS = (1, 8, 16, 32, 64, 128, 256, 320, 512)
 _AMD = Path("/dev/kfd")
+# vLLM does not start unless this share of the card is free. On a card that it shares, how much it takes for keys and
+# values is told in bytes, and this share has no other meaning.
+_FREE_AT_START = 0.01
 _SIZES: Mapping[str, str] = {
     "max_running": "max_num_seqs",
     "max_batch_tokens": "max_num_batched_tokens",
@@ -47,6 +50,7 @@ _OURS: Mapping[str, str] = {
     "max_lora_rank": "model.lora.rank",
     "lora_target_modules": "model.lora.target_modules",
     "weight_transfer_config": "engine.weights",
+    "enable_sleep_mode": "engine.placement",
     **dict.fromkeys(("host", "port", "api_key", "middleware", "seed", "uds"), "the run, which finds the server by it"),
     **dict.fromkeys(("enable_lora", "max_loras", "max_cpu_loras"), "model.lora"),
     **dict.fromkeys(
@@ -87,8 +91,11 @@ def _sizes(engine: VllmSettings, model: ModelSettings) -> dict[str, Any]:
     sizes: dict[str, Any] = {theirs: given[ours] for ours, theirs in _SIZES.items() if ours in given}
     # On a card vLLM takes what is free; of a processor's memory it would take nearly all.
     has_card = model.device != "cpu" and (bool(find_cards()) or _AMD.exists())
-    if engine.is_set("kv_bytes") or not has_card:
+    is_shared = engine.placement == "shared"
+    if engine.is_set("kv_bytes") or is_shared or not has_card:
         sizes["kv_cache_memory_bytes"] = engine.kv_bytes
+    if is_shared and has_card:  # on a processor vLLM sleeps without giving memory back, and refuses the option
+        sizes |= {"enable_sleep_mode": True, "gpu_memory_utilization": _FREE_AT_START}
     if not has_card:
         # On a processor a prompt that is computed in chunks fails if its call has a seed: vLLM takes the draw of a
         # chunk back, which torch's generators for processors cannot.
