@@ -140,7 +140,7 @@ class Config(Settings):
             )
         if self.engine.placement == "shared" and (obstacles := list(_alone_on_its_card(self))):
             raise ConfigError(
-                "engine.placement=shared is for one vLLM on the card of a trainer that has it in turns with it; change "
+                "engine.placement=shared is for one vLLM on the trainer's card, which the two have in turns; change "
                 f"{', '.join(obstacles)}; or leave engine.placement out, with a card of its own for each"
             )
         if self.train_dataset.demonstrations is not None:

@@ -104,7 +104,7 @@ def _load_libraries() -> None:
 
 
 def settled(config: ConfigT, *, goes_on: bool = False) -> ConfigT:
-    """The configuration with its automatic values (dtype, way of weights, cores) decided, so that all processes of a run use the same.
+    """The configuration with its automatic values (dtype, way of weights, cores) decided, the same in all processes.
 
     goes_on: the run exists and is resumed: it keeps what was decided when it began, even on another machine.
     """

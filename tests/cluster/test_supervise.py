@@ -226,8 +226,10 @@ def test_the_heads_card_is_its_own(tmp_path, role, monkeypatch):
     assert given(launcher, engine, 4) == ["2", "0", "2", "0"]
     assert given(launcher, replace(role(), cards=2), 2) == ["2,0", "2,0"]
     assert given(launcher, role(), 2) == [None, None]  # of no role that computes on cards
+    assert given(launcher, replace(engine, is_on_heads_card=True), 1) == ["1"]  # but for one that shares it in turns
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0")
     assert given(LocalLauncher(tmp_path, head_card="0"), engine, 2) == [None, None]  # there is no other
+    assert given(LocalLauncher(tmp_path), replace(engine, is_on_heads_card=True), 1) == [None]  # the head has none
 
 
 def test_devices_are_handed_out(tmp_path, role, monkeypatch, registry):

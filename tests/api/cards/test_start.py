@@ -125,6 +125,33 @@ def test_a_model_that_no_plan_knows_starts_as_before(model, machine, caplog):
     assert "mixture of experts" in caplog.text
 
 
+SHARED = ["engine.kind=vllm", "engine.placement=shared"]
+
+
+def test_a_card_that_vllm_has_in_turns_is_filled_twice(model, machine, monkeypatch):
+    """With rows in the trainer's turn and with pages in vLLM's, which is told how many; no other card is needed."""
+    monkeypatch.setattr(start, "free_memory_bytes", lambda: 500 * GB)
+    machine(80)
+    found = values(planned(load_config(None, [model("4b"), *SHARED])))
+    assert found["engine.kv_bytes"] > 50 * GB
+    assert found["trainer.optimizer.moments"] == "bf16"
+    plan, keys = plan_for(load_config(None, [model("4b"), *SHARED]), Cards.read("1x80"))
+    assert plan.num_cards == 1
+    assert keys["engine.kv_bytes"] == plan.kv_bytes == found["engine.kv_bytes"]
+    assert not any(key.startswith("scheduler") for key in keys)
+
+
+def test_what_waits_must_fit_into_the_machine(model, machine, monkeypatch):
+    """Masters and moments in the processor's memory, and the weights of a vLLM that sleeps."""
+    machine(80)
+    monkeypatch.setattr(start, "free_memory_bytes", lambda: 30 * GB)
+    with pytest.raises(
+        ConfigError, match=r"keeps 40\.2 GB in the machine's memory.* 30\.0 GB are free: .*lora\.rank=16"
+    ):
+        planned(load_config(None, [model("4b"), *SHARED]))
+    planned(load_config(None, [model("4b"), *SHARED, "model.lora.rank=16"]))
+
+
 def test_who_only_samples_has_all_for_pages(model, machine):
     """Nothing is set aside for training; a model that is larger than the card is refused."""
     machine(24)
@@ -134,6 +161,8 @@ def test_who_only_samples_has_all_for_pages(model, machine):
     assert found.trainer == config.trainer
     with pytest.raises(ConfigError, match=r"does not fit on a card of 24\.0 GB"):
         planned(load_config(None, [model("14b")]), trains=False)
+    beside = planned(load_config(None, [model("4b"), *SHARED]), trains=False)  # this process has loaded it as well
+    assert 2 * GB < beside.engine.kv_bytes < 5 * GB
 
 
 def test_a_teacher_takes_its_place(model, tmp_path):
