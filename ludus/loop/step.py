@@ -138,11 +138,10 @@ async def train_step(
     versions; once `train` has ended they are those of the next version, even if publishing then fails.
     """
     step = version + 1
-    about = {"rules": rules, "version": version, "clock": clock}
-    gaps = await _teacher_gaps(taken, components, **about)
+    gaps = await _teacher_gaps(taken, components, rules=rules, version=version, clock=clock)
     kept: list[TokenColumns] = []
     async with trainers_turn(components.engine, clock.measure):
-        measured = await _measured(taken, components, gaps, work=work, **about)
+        measured = await _measured(taken, components, gaps, rules=rules, version=version, clock=clock, work=work)
         with clock.measure("batch"):
             built = build_batch(taken, rules, version=version, measured=measured, memory=memory)
             built.ledger.check()

@@ -28,7 +28,7 @@ def free_cached(device: torch.device) -> None:
     if device.type == "cuda":
         torch.cuda.synchronize(device)
         with torch.cuda.device(device):
-            torch.cuda.ipc_collect()
+            torch.cuda.ipc_collect()  # type: ignore[no-untyped-call]
             torch.cuda.empty_cache()
 
 

@@ -38,7 +38,7 @@ class HostMemory:
             if place is None or place.shape != tensor.shape:
                 place = torch.empty_like(tensor, device="cpu", pin_memory=tensor.is_cuda)
             place.copy_(tensor, non_blocking=True)
-            swap_tensors(tensor, place)
+            swap_tensors(tensor, place)  # type: ignore[no-untyped-call]
             del place  # the card's memory: its next use comes after the copy, on the same stream
         free_cached(self._device)
 
@@ -49,6 +49,6 @@ class HostMemory:
             if tensor.device == self._device:
                 continue
             moved = tensor.to(self._device, non_blocking=True)
-            swap_tensors(tensor, moved)
+            swap_tensors(tensor, moved)  # type: ignore[no-untyped-call]
             if moved.is_pinned():  # what was loaded from a checkpoint is not
                 self._places[name] = moved

@@ -260,6 +260,30 @@ def test_a_resumed_trainer_goes_on_to_the_bit(tiny_models: Callable[[str], Path]
         assert torch.equal(parameter, resumed.model.trainable[name]), name
 
 
+@pytest.mark.parametrize("moments", ["fp32", "bf16"])
+def test_a_trainer_that_leaves_the_card_between_batches_learns_the_same(
+    moments: str, tiny_models: Callable[[str], Path]
+) -> None:
+    """To the bit; between batches the card holds its weights and no more, and the rest lies in pinned memory."""
+    ends = []
+    for is_offloaded in (False, True):
+        how = {"model": {"dtype": "bfloat16"}, "optimizer": {"moments": moments}}
+        trainer = make_trainer(tiny_models("llama"), "cuda", **how)
+        if is_offloaded:
+            trainer.offload()
+        ends.append(moved(trainer))
+        masters = trainer.optimizer.masters.values()
+        assert all(each.is_cuda != is_offloaded and each.is_pinned() == is_offloaded for each in masters)
+        if is_offloaded:
+            torch.cuda.reset_peak_memory_stats()
+            allocated = torch.cuda.memory_allocated()
+            trainer.train_batch(Batch.of(pack(trained_sequences(), row_tokens=512), version=3))
+            num_trained = sum(each.numel() for each in masters)
+            assert torch.cuda.max_memory_allocated() - allocated >= 12 * num_trained
+            assert torch.cuda.memory_allocated() - allocated < num_trained
+    assert all(torch.equal(ends[0][name], ends[1][name]) for name in ends[0])
+
+
 def test_the_engine_samples_what_the_trainer_scores(models: Callable[..., LoadedModel]) -> None:
     """Logprobs of sampled tokens beside those of a training forward pass, in bf16."""
     model = models("llama", "cuda", "bfloat16")

@@ -126,8 +126,8 @@ def training_parts(job: Job, how: Training) -> dict[str, int]:
 def waiting_parts(job: Job, how: Training) -> dict[str, int]:
     """What stays on the GPU of `training_parts` while an engine has its turn there; the rest waits in the host's
     memory."""
-    parts = training_parts(replace(job, has_critic=False), how)
-    kept = {name: parts[name] for name in ("weights", "reference weights") if name in parts}
+    alone = training_parts(replace(job, has_critic=False), how)
+    kept = {name: num_bytes for name, num_bytes in alone.items() if name in ("weights", "reference weights")}
     return {**kept, "critic": sum(kept.values())} if job.has_critic else kept
 
 
