@@ -128,6 +128,12 @@ class Plan:
     uses: tuple[CardUse, ...]
 
     @property
+    def context_tokens(self) -> int:
+        """Length of the longest sequence that can be trained, and that a vLLM in its turn starts with: it refuses less
+        cache than one such sequence takes."""
+        return min(self.longest_tokens, self.kv_tokens) if self.engine == "shared" else self.longest_tokens
+
+    @property
     def num_sampling(self) -> int:
         """GPUs that only sample."""
         return self.replicas * self.tensor_parallel if self.engine in ("server", "vllm") else 0

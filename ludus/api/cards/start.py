@@ -161,8 +161,8 @@ def _memory_keys(plan: Plan, job: Job, config: Config) -> dict[str, Any]:
     }
     if plan.engine in ("local", "server", "shared"):  # the others count their pages themselves
         keys["engine.kv_bytes"] = plan.kv_bytes
-    if plan.longest_tokens < job.shape.context_length:
-        keys["model.context_length"] = plan.longest_tokens
+    if plan.context_tokens < job.shape.context_length:
+        keys["model.context_length"] = plan.context_tokens
     return {key: value for key, value in keys.items() if not _is_given(config, key)}
 
 

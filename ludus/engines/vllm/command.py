@@ -87,12 +87,13 @@ def vllm_command(engine: VllmSettings, model: ModelSettings, address: ReplicaAdd
 
 
 def _sizes(engine: VllmSettings, model: ModelSettings) -> dict[str, Any]:
-    given = {name: value for name, value in engine.model_dump().items() if engine.is_set(name)}
-    sizes: dict[str, Any] = {theirs: given[ours] for ours, theirs in _SIZES.items() if ours in given}
-    # On a card vLLM takes what is free; of a processor's memory it would take nearly all.
-    has_card = model.device != "cpu" and (bool(find_cards()) or _AMD.exists())
     is_shared = engine.placement == "shared"
-    if engine.is_set("kv_bytes") or is_shared or not has_card:
+    # On a shared card all of its memory is counted before the start, and nothing is left to vLLM.
+    given = {name: value for name, value in engine.model_dump().items() if engine.is_set(name) or is_shared}
+    sizes: dict[str, Any] = {theirs: given[ours] for ours, theirs in _SIZES.items() if ours in given}
+    # On a card of its own vLLM takes what is free; of a processor's memory it would take nearly all.
+    has_card = model.device != "cpu" and (bool(find_cards()) or _AMD.exists())
+    if "kv_bytes" in given or not has_card:
         sizes["kv_cache_memory_bytes"] = engine.kv_bytes
     if is_shared and has_card:  # on a processor vLLM sleeps without giving memory back, and refuses the option
         sizes |= {"enable_sleep_mode": True, "gpu_memory_utilization": _FREE_AT_START}

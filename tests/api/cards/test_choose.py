@@ -1,4 +1,4 @@
-"""Ten cases that are counted by hand in docs/cards.md, and laws over ten thousand others."""
+"""Twelve cases that are counted by hand in docs/cards.md, and laws over ten thousand others."""
 
 import random
 
@@ -145,6 +145,7 @@ def test_a_card_in_turns_holds_the_weights_twice_while_it_samples():
     samples = gb(plan, 1)
     assert (samples["weights"], samples["weights that sample"]) == (8.11, 8.11)
     assert plan.how.moments == "fp32"
+    assert plan.context_tokens == min(plan.longest_tokens, plan.kv_tokens)
     fixed = Fixed(ranks=1, engine="shared", replicas=1)
     assert choose(job("8b", lora=True), Cards.read("1x24"), fixed) is None
 

@@ -87,6 +87,7 @@ def test_on_a_shared_card_vllm_can_sleep_and_takes_what_it_is_told(
     found = options(shared, {"path": folder})
     assert found["--enable-sleep-mode"] == [] and found["--gpu-memory-utilization"] == ["0.01"]
     assert found["--kv-cache-memory-bytes"] == [str(512 * 2**20)]
+    assert found["--max-num-seqs"] == ["256"] and found["--max-num-batched-tokens"] == ["2048"]  # as they are planned
     assert json.loads(found["--weight-transfer-config"][0]) == {"backend": "ludus_ipc"}
     split = options({}, {"path": folder})
     assert {"--enable-sleep-mode", "--kv-cache-memory-bytes", "--gpu-memory-utilization"}.isdisjoint(split)
