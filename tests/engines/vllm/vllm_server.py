@@ -325,11 +325,6 @@ def _sampling(params: dict[str, Any]) -> Sampling:
     return Sampling(**same, **caps, logit_bias=bias, grammar=grammar)
 
 
-def _masks(call: Call, chunk: TokenChunk) -> list[list[int]] | None:
-    """What a server started with `--return-sampling-mask` tells; here of calls with top_k 3 alone."""
-    return [[token + 2, token + 1, token] for token in chunk.token_ids] if call.sampling.top_k == 3 else None
-
-
 def _top(token: int, logprob: float, num: int) -> list[dict[str, Any]]:
     """The sampled token first, then as many others as there were asked for, as vLLM puts them."""
     pairs = [(token, logprob), *((token + idx, logprob - idx) for idx in range(1, num + 1))]
