@@ -199,14 +199,13 @@ def test_it_sleeps_through_the_trainers_turn(
 def test_adapters_are_loaded_hot(folder: Path, tmp_path: Path) -> None:
     """The same of adapters, to a server that goes on and to one that sleeps through each publish."""
     asked = ModelSettings(path=str(folder), dtype="float32", lora=LORA)
-    model = load_model(asked)
-    files = WeightFiles.in_shared_memory(adapter_config=model.adapter_config)
+    files = WeightFiles.in_shared_memory(adapter_config=load_model(asked).adapter_config)
 
     async def scenario(address: ReplicaAddress) -> None:
         for placement in ("split", "shared"):
             delivery = vllm_delivery(settings(placement=placement), files)
             async with connected(address, folder, files, **delivery) as engine:
-                await check_publishes(engine, model, Tokenizer.load(folder).encode(PROBE))
+                await check_publishes(engine, load_model(asked), Tokenizer.load(folder).encode(PROBE))
 
     try:
         with serving(settings(), asked, tmp_path / "log.txt") as address:
