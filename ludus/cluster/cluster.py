@@ -217,7 +217,7 @@ def _launcher(config: Config, folder: Path) -> Launcher:
         case RayScheduler(ray=settings):
             return RayLauncher(folder, settings, head_card=_head_card(config))
         case SlurmScheduler(head=head):
-            return SlurmLauncher(folder, head=head)
+            return SlurmLauncher(folder, head=head, head_card=_head_card(config))
         case _:
             return LocalLauncher(folder, head_card=_head_card(config))
 
@@ -225,8 +225,9 @@ def _launcher(config: Config, folder: Path) -> Launcher:
 def _head_card(config: Config) -> str | None:
     """The card that this process computes on, as in CUDA_VISIBLE_DEVICES. None: it uses none."""
     try:
-        from ludus.models.device import choose_device
+        from ludus.models.device import card_of, choose_device
     except ModuleNotFoundError:  # without torch it uses no card
         return None
-    device, cards = choose_device(config.model.device), find_cards()
-    return cards[device.index or 0].name if device.type == "cuda" and cards else None
+    device = choose_device(config.model.device)
+    card = card_of(device, find_cards()) if device.type == "cuda" else None
+    return None if card is None else card.name

@@ -1,6 +1,6 @@
 """Starts roles as processes of this machine.
 
-Knows: processes, their groups, log files, devices by number.  Knows not: what the processes do.
+Knows: processes, their groups, log files, cards by name.  Knows not: what the processes do.
 Invariant: when the head is killed, its processes get SIGTERM at once on Linux; elsewhere they end when the head no
 longer answers their heartbeats.
 """

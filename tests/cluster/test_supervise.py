@@ -17,6 +17,7 @@ from ludus.cluster.local import LocalLauncher
 from ludus.cluster.role_client import RoleClient
 from ludus.cluster.supervise import SupervisionPolicy, Supervisor
 from ludus.errors import BackendError, UserError
+from ludus.processes.cards import Card
 from tests.cluster.conftest import is_alive
 
 HEAD = """
@@ -230,6 +231,14 @@ def test_the_heads_card_is_its_own(tmp_path, role, monkeypatch):
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0")
     assert given(LocalLauncher(tmp_path, head_card="0"), engine, 2) == [None, None]  # there is no other
     assert given(LocalLauncher(tmp_path), replace(engine, is_on_heads_card=True), 1) == [None]  # the head has none
+
+
+def test_a_card_has_one_name(tmp_path, role, monkeypatch):
+    """However the head was given its cards, a role is given others: by uuid, which no process counts anew."""
+    cards = {name: Card(f"GPU-{name}", 80) for name in "abc"}
+    monkeypatch.setattr("ludus.cluster.local.find_cards", lambda: tuple(cards.values()))
+    launcher = LocalLauncher(tmp_path, head_card="GPU-c")
+    assert launcher._device_env(role(gpus=2), 0) == {"CUDA_VISIBLE_DEVICES": "GPU-b,GPU-a"}
 
 
 def test_devices_are_handed_out(tmp_path, role, monkeypatch, registry):

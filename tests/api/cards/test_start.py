@@ -12,6 +12,7 @@ from ludus.api.cards.start import counted_cards, plan_for, planned
 from ludus.config import load_config
 from ludus.errors import ConfigError, UserError
 from ludus.processes.cards import Card
+from ludus.runs.folder import write_config
 from tests.api.cards.shapes import CONFIGS
 
 GB = 10**9
@@ -34,10 +35,15 @@ def model(tmp_path):
 
 @pytest.fixture
 def machine(monkeypatch):
-    """A machine with cards of these sizes in GB, of which so much is free."""
+    """A machine with cards of these sizes in GB, of which so much is free.
 
-    def make(*sizes, free=None, kept=0):
-        cards = tuple(Card(str(n), size * GB, (size if free is None else free[n]) * GB) for n, size in enumerate(sizes))
+    order: numbers of the cards in CUDA's order. None: the driver's.
+    """
+
+    def make(*sizes, free=None, kept=0, order=None):
+        cards = tuple(
+            Card(f"GPU-{n}", size * GB, (size if free is None else free[n]) * GB) for n, size in enumerate(sizes)
+        )
         monkeypatch.setattr(start, "find_cards", lambda: cards)
         cuda = SimpleNamespace(
             is_available=lambda: bool(sizes),
@@ -45,6 +51,7 @@ def machine(monkeypatch):
             current_device=lambda: 0,
             memory_reserved=lambda _: kept * GB,
             memory_allocated=lambda _: 0,
+            get_device_properties=lambda n: SimpleNamespace(uuid=str(n if order is None else order[n])),
         )
         monkeypatch.setattr(torch, "cuda", cuda)
 
@@ -95,6 +102,37 @@ def test_what_others_hold_is_not_planned_with(model, machine):
     machine(80, 80, free=[40, 80])
     other = values(planned(load_config(None, [model("0.6b"), "model.device=cuda:1"])))["engine.kv_bytes"]
     assert half < more < other
+
+
+def test_the_runs_own_card_is_known_by_its_uuid(model, machine):
+    """CUDA's first card need not be the driver's: it puts the faster one first."""
+    config = load_config(None, [model("0.6b")])
+    machine(24, 80)
+    small = planned(config).engine.kv_bytes
+    machine(24, 80, order=[1, 0])
+    assert planned(config).engine.kv_bytes > small
+
+
+def test_a_resumed_run_keeps_its_plan(model, machine, tmp_path, caplog):
+    """Though less is free now; what is given now counts, and other processes are planned for anew."""
+    keys = [model("0.6b"), f"run_root={tmp_path}", "name=begun"]
+    machine(80)
+    begun = planned(load_config(None, keys))
+    begun.folder.mkdir()
+    write_config(begun.folder, begun.to_yaml())
+    machine(80, free=[40])
+    again = planned(load_config(None, keys), goes_on=True)
+    assert values(again) == values(begun) != values(planned(load_config(None, keys)))
+    more = planned(load_config(None, [*keys, "trainer.row_tokens=512"]), goes_on=True)
+    assert values(more) == {**values(begun), "trainer.row_tokens": 512}
+    assert planned(load_config(None, [*keys, "engine.replicas=2"]), goes_on=True).engine.kv_bytes != again.engine.kv_bytes
+    assert not caplog.records
+    machine(80, free=[8])
+    assert values(planned(load_config(None, keys), goes_on=True)) == values(begun)
+    assert "the run was begun with this plan, so this starts all the same" in caplog.text
+    (begun.folder / "config.yaml").unlink()
+    with pytest.raises(ConfigError, match="does not fit"):
+        planned(load_config(None, keys), goes_on=True)
 
 
 def test_a_run_that_cannot_fit_is_refused_before_it_loads(model, machine, caplog):
