@@ -20,6 +20,7 @@ from torch.nn import Parameter
 
 from ludus.errors import ConfigError, UserError
 from ludus.trainer.adamw import make_adamw
+from ludus.trainer.fixed_order import add_rows
 from ludus.trainer.loss_scale import LossScale
 from ludus.trainer.offload import HostMemory
 from ludus.trainer.ranks import Ranks, SingleRank
@@ -150,11 +151,7 @@ class MasterOptimizer:
     def add_gradient(self, name: str, gradient: Tensor) -> None:
         """Add a gradient to the fp32 buffer; a sparse one (of embeddings) touches only its rows."""
         if gradient.is_sparse:
-            rows, values = gradient._indices()[0], gradient._values().float()
-            if values.is_cuda:  # adds duplicate rows in a fixed order; index_add does so only on the CPU
-                self.sink(name).index_put_((rows,), values, accumulate=True)
-            else:
-                self.sink(name).index_add_(0, rows, values)
+            add_rows(self.sink(name), gradient._indices()[0], gradient._values().float())
         elif name in self._empty:
             self._empty.discard(name)
             self._buffer(name).copy_(gradient)
