@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import torch
@@ -50,8 +52,10 @@ def test_a_size_that_cannot_be_captured_is_tried_once_more(
     freed: list[bool] = []
     monkeypatch.setattr(torch.cuda, "empty_cache", lambda: freed.append(True))
     capture = Failing(num_failures)
-    graphs = StepGraphs.__new__(StepGraphs)
-    graphs._capture, graphs._is_told = capture, False
+    config = SimpleNamespace(num_heads=2, num_kv_heads=1)
+    model: Any = SimpleNamespace(config=config, head_weight=torch.zeros(4, 2))
+    cache: Any = None
+    graphs = StepGraphs(model, cache, max_running=1, max_pages=1, capture=capture)
     replay = graphs._captured(lambda: torch.tensor([1.0]), 64)
     assert replay().tolist() == [found] and replay().tolist() == [found]
     assert (capture.num_calls, len(freed)) == (num_calls, min(1, num_failures))
