@@ -35,7 +35,7 @@ from ludus.teachers.settings import ModelTeacherSettings, PolicyTeacherSettings
 _log = logging.getLogger(__name__)
 ConfigT = TypeVar("ConfigT", bound=Config)
 
-_WEIGHT_BYTES = {"auto": 2, "bfloat16": 2, "float16": 2, "float32": 4}  # auto is bf16 on a GPU
+_WEIGHT_BYTES = {"auto": 2, "bfloat16": 2, "float16": 2, "float32": 4}  # auto is bf16 or fp16 on a GPU
 _ENGINES = ("local", "server", "vllm")
 _PLANNED = (
     "trainer.row_tokens",
