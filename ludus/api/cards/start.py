@@ -136,8 +136,9 @@ def _with_plan(config: ConfigT, job: Job, here: Cards, *, is_begun: bool) -> Con
         why = "the run was begun with this plan" if is_begun else "trainer.row_tokens and engine.kv_bytes are given"
         _log.warning("%s, so this starts all the same: %s", why, refused)
         return config
-    if is_counted and here.count > plan.num_cards:
-        _log.warning("%d of %d cards are used; `ludus plan` tells what uses them all", plan.num_cards, here.count)
+    num_used = plan.num_cards + (num_engines if fixed.engine == "elsewhere" else 0)
+    if is_counted and here.count > num_used:
+        _log.warning("%d of %d cards are used; `ludus plan` tells what uses them all", num_used, here.count)
     if plan.engine == "shared":
         _check_host_memory(host_bytes(job, plan.how))
     if is_begun:

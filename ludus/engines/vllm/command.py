@@ -12,11 +12,12 @@ import os
 import shutil
 import sys
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import ludus_vllm
+from ludus.engines.options import option_words, own_options
 from ludus.engines.process import ReplicaAddress, ServerCommand
 from ludus.engines.vllm.delivery import transfer_backend
 from ludus.engines.vllm.settings import VllmSettings
@@ -80,9 +81,9 @@ def vllm_command(engine: VllmSettings, model: ModelSettings, address: ReplicaAdd
         "weight_transfer_config": {"backend": transfer_backend(engine)},
         **_sizes(engine, model),
         **_adapter_options(model, folder if base is not None else None),
-        **_own_options(engine.args),
+        **own_options(engine.args, _OURS),
     }
-    argv = (engine.python or sys.executable, "-m", MODULE, *_words(options))
+    argv = (engine.python or sys.executable, "-m", MODULE, *option_words(options, has_negations=True))
     return ServerCommand(argv, _environment(address))
 
 
@@ -131,29 +132,6 @@ def _adapter_options(model: ModelSettings, adapter: Path | None) -> dict[str, An
     # vLLM would prepare every layer, the vocabulary's head among them, and then fails where a prompt is scored beside
     # calls that run.
     return {"enable_lora": True, "max_loras": 1, "max_lora_rank": room, "lora_target_modules": sorted(modules)}
-
-
-def _own_options(args: Mapping[str, Any]) -> dict[str, Any]:
-    """The options of `engine.args`, by the names that vLLM has for them in Python."""
-    options = {name.removeprefix("--").replace("-", "_"): value for name, value in args.items()}
-    for name in options:
-        if name.removeprefix("no_") in _OURS:
-            raise ConfigError(f"engine.args.{name} is set by {_OURS[name.removeprefix('no_')]}; remove it")
-    return options
-
-
-def _words(options: Mapping[str, Any]) -> Iterator[str]:
-    """The options as arguments of a command line."""
-    for name, value in options.items():
-        flag = name.replace("_", "-")
-        if isinstance(value, bool):
-            yield f"--{flag}" if value else f"--no-{flag}"
-        elif isinstance(value, Sequence) and not isinstance(value, str):
-            yield from (f"--{flag}", *map(str, value))
-        elif value is None:
-            raise ConfigError(f"engine.args.{name} has no value; an option without one is set by true")
-        else:
-            yield from (f"--{flag}", json.dumps(value) if isinstance(value, Mapping) else str(value))
 
 
 def _environment(address: ReplicaAddress) -> dict[str, str]:

@@ -29,7 +29,8 @@ def test_a_card_is_waited_for_before_the_clock_is_read(monkeypatch: pytest.Monke
     """Calls return before it has done them; several are queued, so that it is not idle between two."""
     done: list[str] = []
     monkeypatch.setattr(torch.cuda, "synchronize", lambda device: done.append("waited"))
-    monkeypatch.setattr(ceiling.time, "perf_counter", lambda: done.append("clock") or float(len(done)))
+    clock = SimpleNamespace(perf_counter=lambda: done.append("clock") or float(len(done)))
+    monkeypatch.setattr(ceiling, "time", clock)
     seconds(lambda: done.append("call"), torch.device("cuda"))
     assert done == ["call", "call", "waited", "clock", *["call"] * 10, "waited", "clock"]
 
