@@ -41,12 +41,10 @@ _SCANCEL_S = 10.0
 _SIGNALLED = 128
 # The step of the head's cards has only to start Python.
 _HELD_S, _POLL_S = 60.0, 0.1
-_HOLD = """
-import time
-from ludus.processes.cards import find_cards
-print("cards:", *(card.name for card in find_cards()), flush=True)
-time.sleep(1e9)
-"""
+_HOLD = (
+    "import time; from ludus.processes.cards import find_cards; "
+    "print('cards:', *(card.name for card in find_cards()), flush=True); time.sleep(1e9)"
+)
 _HELD = re.compile(r"^cards: (.+)$", re.MULTILINE)
 _JOB_FILE = "roles/job.id"
 _JOB_ID = re.compile(r"[0-9]+([_+][0-9]+)?")

@@ -34,7 +34,8 @@ class ModelSettings(Settings):
     dtype: Literal["auto", "bfloat16", "float16", "float32"] = "auto"
     """Type of the weights for sampling and the forward pass; the optimizer always keeps its own copy in float32. auto:
     bfloat16 on a GPU, float16 on one before Ampere; on a CPU bfloat16, unless float32 is faster there (measured once).
-    A run records the result. float16 is for GPUs: it has three more mantissa bits than bfloat16, and its losses are scaled."""
+    A run records the result. float16 is for GPUs: it has three more mantissa bits than bfloat16, and its losses are
+    scaled."""
     device: str = Field(default="auto", pattern=r"^(auto|cpu|cuda(:\d+)?)$")
     """Device of the weights, the KV pages and the training step. auto: the CUDA GPU if there is one, else cpu."""
     lora: LoraSettings | None = None

@@ -70,8 +70,8 @@ def test_a_step_takes_its_own_share():
 
 
 def test_a_step_without_cards_takes_none_of_the_jobs():
-    """Slurm would give it all of them, and every later step would wait; one that computes on cards without a reservation
-    shares them."""
+    """Slurm would give it all of them, and every later step would wait; one that computes on cards without a
+    reservation shares them."""
     role = Role("rollout", ("python",), RoleSettings())
     assert "--gres=none" in step_command(role, 0)
     engine = step_command(replace(role, name="engine", cards=1), 0)
@@ -137,10 +137,13 @@ def test_the_heads_cards_are_held_by_a_step(tmp_path, steps):
     SlurmLauncher(tmp_path / "run", head=ResourceSettings(gpus=0), head_card="GPU-1").close()
     launcher = SlurmLauncher(tmp_path / "run", head=ResourceSettings(cpus=2, gpus=1), head_card="GPU-1")
     role = Role("engine", ("python",), RoleSettings(gpus=1))
-    launcher._begin(role, 0, {}, tmp_path / "log").stop(0)
-    held, started = (set(line.split()) for line in (tmp_path / "told").read_text().splitlines())
+    started = launcher._begin(role, 0, {}, tmp_path / "log")
+    while len((tmp_path / "told").read_text().splitlines()) < 2:
+        assert started.poll() is None
+    started.stop(0)
+    held, asked = (set(line.split()) for line in (tmp_path / "told").read_text().splitlines())
     assert {"--exact", "--nodelist=n3", "--gpus=1", "--ntasks=1", "--cpus-per-task=1"} <= held
-    assert "--job-name=engine-0" in started
+    assert "--job-name=engine-0" in asked
     launcher.close()
     assert launcher._head_cards.poll() is not None
 

@@ -45,7 +45,7 @@ _CROSSES = ("aten::_to_copy", "aten::copy_", "aten::index", "aten::index_put_", 
 # On a card these add numbers in whatever order threads come, says torch.use_deterministic_algorithms. Not among them:
 # scatter_add_, by which a row of logits gets each token once.
 _UNORDERED = (
-    *("aten::index_add_", "aten::index_add", "aten::put_", "aten::histc", "aten::scatter_reduce", "aten::scatter_reduce_"),
+    *("aten::index_add_", "aten::index_add", "aten::put_", "aten::histc"),
     *("aten::_embedding_bag_dense_backward", "aten::max_pool2d_with_indices_backward"),
     *("aten::_scaled_dot_product_flash_attention_backward", "aten::_scaled_dot_product_efficient_attention_backward"),
 )

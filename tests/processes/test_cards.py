@@ -103,8 +103,8 @@ def test_the_driver_tells_what_there_is(tmp_path):
     ],
 )
 def test_what_was_given_to_a_process_is_all_it_sees(tmp_path, visible, numbers):
-    """CUDA_VISIBLE_DEVICES chooses and orders, by number or by uuid; after one that there is not nothing is seen. However
-    a card was named, it is known by its uuid."""
+    """CUDA_VISIBLE_DEVICES chooses and orders, by number or by uuid; after one that there is not nothing is seen.
+    However a card was named, it is known by its uuid."""
     cards = found({"CUDA_VISIBLE_DEVICES": visible}, Driver(80 * GIB, 24 * GIB), tmp_path)
     assert [card.name for card in cards] == [f"GPU-000{number}-feed" for number in numbers]
     assert [card.num_bytes for card in cards] == [(80, 24)[number] * GIB for number in numbers]
@@ -141,9 +141,7 @@ def test_a_driver_that_fails_has_no_cards(tmp_path, fails_at):
 
 def test_a_card_that_does_not_tell_its_memory_is_a_card(tmp_path):
     """As one that shares the memory of its host."""
-    assert found(driver=Driver(GIB, fails_at="memory"), root=tmp_path) == (
-        Card("GPU-0000-feed", None, None),
-    )
+    assert found(driver=Driver(GIB, fails_at="memory"), root=tmp_path) == (Card("GPU-0000-feed", None, None),)
 
 
 def test_a_part_of_a_card_is_taken_as_it_was_given(tmp_path):

@@ -56,10 +56,10 @@ def planned(config: ConfigT, *, trains: bool = True, goes_on: bool = False) -> C
     goes_on: the run exists and is resumed: it keeps the plan that it began with, though less memory may be free now.
     Raises ConfigError if it cannot fit, naming the smallest change with which it would.
     """
-    here = _cards_here(config)
+    begun = _as_begun(config) if goes_on else None
+    here = _cards_here(config, is_whole=begun is not None)
     if here is None:
         return config
-    begun = _as_begun(config) if goes_on else None
     try:
         job = job_of(config)
     except UserError as error:
@@ -227,8 +227,11 @@ def _teacher_bytes(config: Config, shape: ModelShape) -> int:
     return shape.num_weights * _WEIGHT_BYTES[config.model.dtype] if is_kept else 0
 
 
-def _cards_here(config: Config) -> Cards | None:
-    """The GPUs of this machine that the run may use. None: it runs on the CPU."""
+def _cards_here(config: Config, *, is_whole: bool) -> Cards | None:
+    """The GPUs of this machine that the run may use. None: it runs on the CPU.
+
+    is_whole: as large as if nobody else held any of their memory.
+    """
     found = () if config.model.device == "cpu" else find_cards()
     if not found:
         return None
@@ -246,10 +249,12 @@ def _cards_here(config: Config) -> Cards | None:
     free = torch.cuda.mem_get_info(device)[0] if own.free_bytes is None else own.free_bytes
     # memory that this process freed and torch keeps cached is still usable by it
     kept = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
-    mine = replace(own, free_bytes=free + kept)
     is_alone = config.trainer.ranks == 1 and (not config.engine.num_started or config.engine.placement == "shared")
-    others = [each for each in found if each.name != own.name]
-    return replace(_alike([mine] if is_alone else [mine, *others]), count=len(found))
+    others = [] if is_alone else [each for each in found if each.name != own.name]
+    cards = [replace(own, free_bytes=free + kept), *others]
+    if is_whole:
+        cards = [replace(each, free_bytes=each.num_bytes or each.free_bytes) for each in cards]
+    return replace(_alike(cards), count=len(found))
 
 
 def _alike(cards: Sequence[Card]) -> Cards:

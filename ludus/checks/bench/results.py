@@ -12,7 +12,6 @@ from typing import Any
 from ludus.checks.bench.pairs import Measured, Results, compare, significant
 from ludus.checks.bench.table import Bench
 
-
 _PEAK = "peak_card_mb"
 
 

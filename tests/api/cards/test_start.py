@@ -114,7 +114,8 @@ def test_the_runs_own_card_is_known_by_its_uuid(model, machine):
 
 
 def test_a_resumed_run_keeps_its_plan(model, machine, tmp_path, caplog):
-    """Though less is free now; what is given now counts, and other processes are planned for anew."""
+    """Though less is free now; what is given now counts, and other processes are planned for anew. A smaller card is
+    told."""
     keys = [model("0.6b"), f"run_root={tmp_path}", "name=begun"]
     machine(80)
     begun = planned(load_config(None, keys))
@@ -125,14 +126,14 @@ def test_a_resumed_run_keeps_its_plan(model, machine, tmp_path, caplog):
     assert values(again) == values(begun) != values(planned(load_config(None, keys)))
     more = planned(load_config(None, [*keys, "trainer.row_tokens=512"]), goes_on=True)
     assert values(more) == {**values(begun), "trainer.row_tokens": 512}
-    assert planned(load_config(None, [*keys, "engine.replicas=2"]), goes_on=True).engine.kv_bytes != again.engine.kv_bytes
+    others = planned(load_config(None, [*keys, "engine.replicas=2"]), goes_on=True)
+    assert others.engine.kv_bytes != again.engine.kv_bytes
     assert not caplog.records
-    machine(80, free=[8])
+    machine(24)
     assert values(planned(load_config(None, keys), goes_on=True)) == values(begun)
     assert "the run was begun with this plan, so this starts all the same" in caplog.text
     (begun.folder / "config.yaml").unlink()
-    with pytest.raises(ConfigError, match="does not fit"):
-        planned(load_config(None, keys), goes_on=True)
+    assert values(planned(load_config(None, keys), goes_on=True)) != values(begun)
 
 
 def test_a_run_that_cannot_fit_is_refused_before_it_loads(model, machine, caplog):

@@ -53,7 +53,7 @@ def test_the_key_is_in_no_argument_of_a_command(folder: str, tmp_path: Path) -> 
     package = tmp_path / "sglang"
     package.mkdir()
     (package / "__init__.py").write_text("")
-    told = 'import json, os, sys\nprint(json.dumps([__name__, sys.argv[1:], [*os.environ.values()]]))\n'
+    told = "import json, os, sys\nprint(json.dumps([__name__, sys.argv[1:], [*os.environ.values()]]))\n"
     (package / "launch_server.py").write_text(told)
     made = command(folder, python=sys.executable)
     assert "secret" not in " ".join(made.argv)

@@ -342,7 +342,8 @@ def test_operations_do_not_grow_with_the_rows() -> None:
     nums = []
     for num_rows in (16, 64):  # two and eight rows of each kind
         with Counted() as counted:
-            EagerSampling(1111, torch.device("cpu")).draw(random_logits(num_rows, 1111), requests[:num_rows], softcap=None)
+            kernel = EagerSampling(1111, torch.device("cpu"))
+            kernel.draw(random_logits(num_rows, 1111), requests[:num_rows], softcap=None)
         nums.append(counted.num)
     assert nums[0] == nums[1]
 
