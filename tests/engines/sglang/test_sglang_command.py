@@ -16,6 +16,7 @@ from ludus.engines.sglang.command import sglang_command
 from ludus.engines.sglang.settings import SglangSettings
 from ludus.errors import ConfigError
 from ludus.models.settings import ModelSettings
+from tests.engines.sglang.sglang_server import RECORD
 
 ADDRESS = ReplicaAddress("127.0.0.1", 4711, "secret", seed=3, index=2)
 
@@ -44,7 +45,9 @@ def test_a_run_has_what_exact_records_need(folder: str) -> None:
         *("--dtype", "bfloat16", "--tensor-parallel-size", "1", "--grammar-backend", "llguidance"),
         *("--incremental-streaming-output", "--context-length", "512", "--mem-fraction-static", "0.8"),
     ]
-    assert "--enable-deterministic-inference" in command(folder, deterministic=True).argv
+    asked = command(folder, deterministic=True).argv
+    assert {word for word in asked if word.startswith("--")} <= {*RECORD["options"]}
+    assert "--enable-deterministic-inference" in asked
     assert SglangSettings(tensor_parallel_size=4).cards_each == 4
 
 
