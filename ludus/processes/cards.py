@@ -181,8 +181,9 @@ def _by_program(root: Path) -> list[_Found]:
     for line in asked.stdout.splitlines():
         if not line.startswith("GPU-"):  # a message, such as that there are none
             continue
-        uuid, *sizes, model = (each.strip() for each in line.split(",", 3))
-        found.append(_Found(uuid, *(int(each) * _MIB if each.isdigit() else None for each in sizes), model=model))
+        uuid, total, free, model = (each.strip() for each in line.split(",", 3))
+        num_bytes, free_bytes = (int(each) * _MIB if each.isdigit() else None for each in (total, free))
+        found.append(_Found(uuid, num_bytes, free_bytes, model))
     return found
 
 

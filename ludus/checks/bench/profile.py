@@ -70,7 +70,7 @@ class Profiler:
         self._started_at = time.perf_counter()
 
     def stop(self) -> None:
-        if torch.cuda.is_initialized():
+        if torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
             torch.cuda.synchronize()  # what is queued on a card belongs to the steps
         self._wall_s = time.perf_counter() - self._started_at
         self._profile.stop()
