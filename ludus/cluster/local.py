@@ -105,8 +105,10 @@ class LocalLauncher(Launcher):
             return {} if self._head_card is None else {VISIBLE: self._head_card}
         # from the last one down, because by default the head uses the first
         others = [device for device in reversed(self._devices) if device != self._head_card]
+        held = {device for devices in self._held.values() for device in devices}
+        free = [device for device in others if device not in held]
         if not wanted:
-            return self._shared(role, index, others)
+            return self._shared(role, index, free if len(free) >= role.cards else others)
         num = int(wanted)
         if num != wanted:
             raise UserError(
@@ -114,8 +116,6 @@ class LocalLauncher(Launcher):
                 "with 0 the process sees every device"
             )
         if (role.name, index) not in self._held:
-            held = {device for devices in self._held.values() for device in devices}
-            free = [device for device in others if device not in held]
             if len(free) < num:
                 mine = "" if self._head_card is None else f", one of which, {self._head_card}, is the head's own,"
                 raise UserError(

@@ -224,7 +224,7 @@ def test_the_heads_card_is_its_own(tmp_path, role, monkeypatch):
     with pytest.raises(UserError, match="1, is the head's own, free"):
         launcher._device_env(role(gpus=1), 2)
     engine = replace(role(), cards=1)
-    assert given(launcher, engine, 4) == ["2", "0", "2", "0"]
+    assert given(launcher, engine, 4) == ["2", "0", "2", "0"]  # though others have reserved them: there are no more
     assert given(launcher, replace(role(), cards=2), 2) == ["2,0", "2,0"]
     assert given(launcher, role(), 2) == [None, None]  # of no role that computes on cards
     assert given(launcher, replace(engine, is_on_heads_card=True), 1) == ["1"]  # but for one that shares it in turns
@@ -238,7 +238,9 @@ def test_a_card_has_one_name(tmp_path, role, monkeypatch):
     cards = {name: Card(f"GPU-{name}", 80) for name in "abc"}
     monkeypatch.setattr("ludus.cluster.local.find_cards", lambda: tuple(cards.values()))
     launcher = LocalLauncher(tmp_path, head_card="GPU-c")
-    assert launcher._device_env(role(gpus=2), 0) == {"CUDA_VISIBLE_DEVICES": "GPU-b,GPU-a"}
+    assert launcher._device_env(role(gpus=1), 0) == {"CUDA_VISIBLE_DEVICES": "GPU-b"}
+    assert launcher._device_env(replace(role(), cards=1), 5) == {"CUDA_VISIBLE_DEVICES": "GPU-a"}  # the one left
+    assert launcher._device_env(role(gpus=1), 1) == {"CUDA_VISIBLE_DEVICES": "GPU-a"}
 
 
 def test_devices_are_handed_out(tmp_path, role, monkeypatch, registry):
