@@ -35,7 +35,12 @@ export function Typed(
     <input
       {...rest}
       value={text}
-      onInput={(event) => type(event.currentTarget.value)}
+      onInput={(event) => {
+        // an input method writes drafts of a word until one of them is chosen
+        if (event.isComposing) setText(event.currentTarget.value);
+        else type(event.currentTarget.value);
+      }}
+      onCompositionEnd={(event) => type(event.currentTarget.value)}
       onBlur={(event) => ask(event.currentTarget.value)}
     />
   );

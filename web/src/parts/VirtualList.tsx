@@ -1,7 +1,7 @@
 /** A list of which only what is seen is in the page: 10^5 rows cost what 50 cost. Arrow keys, j and k walk through it. */
 import type { ComponentChildren } from "preact";
 import { useEffect, useLayoutEffect, useRef, useState } from "preact/hooks";
-import { useKeys } from "../keys";
+import { keyOf, useKeys } from "../keys";
 
 export function VirtualList(props: {
   label: string;
@@ -90,8 +90,8 @@ export function VirtualList(props: {
       onScroll={(event) => setTop(event.currentTarget.scrollTop)}
       tabIndex={-1}
       onKeyDown={(event) => {
-        const by = steps[event.key];
-        if (by === undefined || event.ctrlKey || event.metaKey || event.altKey || !count) return;
+        const by = steps[keyOf(event) ?? ""];
+        if (by === undefined || !count) return;
         event.preventDefault();
         move(isFocused() ? current + by : current);
       }}

@@ -10,8 +10,15 @@ import { go, links, type Query } from "../router";
 export function BranchForm({ run, query }: { run: Run; query: Query }) {
   const { episode: id, turn: turnId } = query;
   const answer = useGet<Episode>(id ? route(["runs", run.id, "episodes", id]) : null, false);
-  if (!id) return <Empty>Open an episode and choose the turn to go back to.</Empty>;
-  const turn = answer.data?.turns.find((each) => each.id === turnId) ?? answer.data?.turns[0];
+  if (!id)
+    return (
+      <Empty>
+        Here one goes back to a turn, and this link names no episode. Open{" "}
+        <a href={links.episodes(run.id)}>an episode</a>, choose a turn, and press b.
+      </Empty>
+    );
+  const turns = answer.data?.turns ?? [];
+  const turn = turnId ? turns.find((each) => each.id === turnId) : turns[0];
   return (
     <>
       <div class="title">
@@ -21,7 +28,16 @@ export function BranchForm({ run, query }: { run: Run; query: Query }) {
         </a>
       </div>
       <Missing of={answer} what="the episode" />
-      {answer.data && turn && <Form run={run} episode={answer.data} turn={turn.id} />}
+      {answer.data && !turn && (
+        <Empty>
+          The episode has no {turnId ? `turn ${turnId}` : "turn"} to go back to; it may have been played again.{" "}
+          <a href={links.episode(run.id, id)}>The episode</a> shows those that it has.
+        </Empty>
+      )}
+      {answer.data && turn && !run.models.length && (
+        <Empty>No model can answer here. {run.models_note ?? "Open the run with `ludus watch`."}</Empty>
+      )}
+      {answer.data && turn && run.models.length > 0 && <Form run={run} episode={answer.data} turn={turn.id} />}
     </>
   );
 }
@@ -66,7 +82,7 @@ function Form({ run, episode, turn: turnId }: { run: Run; episode: Episode; turn
   return (
     <form class="two branch-form" onSubmit={send}>
       <Panel title="What the model is told" side="choose a message to change it">
-        <Missing of={told} what="the messages" />
+        <Missing of={told} what="the messages before this turn" />
         <ol class="editable">
           {before.map((message, at) => (
             <li key={at} class={"said " + message.role + (at === edited ? " now" : "")}>
@@ -147,6 +163,7 @@ function Form({ run, episode, turn: turnId }: { run: Run; episode: Episode; turn
 function Tried({ run, episode, turn }: { run: Run; episode: string; turn: string }) {
   const answer = useGet<{ branches: Branch[] }>(route(["runs", run.id, "branches"]));
   const from = (answer.data?.branches ?? []).filter((each) => each.from.episode === episode && each.from.turn === turn);
+  if (answer.error) return <Missing of={answer} what="the earlier branches of this turn" />;
   if (!from.length) return null;
   return (
     <Panel title="Tried from here">
