@@ -58,7 +58,8 @@ def compare_runs(a: WatchedRun, step_a: int | None, b: WatchedRun, step_b: int |
     missing = [_unplayed(*each) for each, evaluated in zip(asked, played, strict=True) if evaluated is None]
     found = None if played[0] is None or played[1] is None else paired(played[0][1], played[1][1])
     why_not = " ".join(dict.fromkeys(missing)) or (
-        "There is nothing to pair: fewer than two held-out rows were played by both. Compare runs with the same valid_dataset."
+        "There is nothing to pair: fewer than two held-out rows were played by both. Compare runs with the same "
+        "valid_dataset."
     )
     return {
         "a": about_a,

@@ -1,7 +1,8 @@
 """Bounds of filters on numbers, as the page shows these numbers. Pure.
 
 Knows: how many digits the page shows.  Knows not: queries.
-Invariant: a row passes a bound exactly if the number that is shown in it does; `web/src/data/shown.ts` is the same rule.
+Invariant: a row passes a bound exactly if the number that is shown in it does. `web/src/data/shown.ts` is the same
+rule.
 """
 
 from __future__ import annotations

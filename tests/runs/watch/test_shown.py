@@ -33,7 +33,13 @@ def test_a_bound_holds_for_what_is_shown() -> None:
 
 @pytest.mark.parametrize(
     ("bound", "least", "most"),
-    [(0.354, 0.3535, 0.3545), (0.0, 0.0, 0.0), (10.0, 9.9995, 10.005), (-1.0, -1.0005, -0.9995), (1e-320, 1e-320, 1e-320)],
+    [
+        (0.354, 0.3535, 0.3545),
+        (0.0, 0.0, 0.0),
+        (10.0, 9.9995, 10.005),
+        (-1.0, -1.0005, -0.9995),
+        (1e-320, 1e-320, 1e-320),
+    ],
 )
 def test_a_bound_is_as_wide_as_its_last_digit(bound: float, least: float, most: float) -> None:
     """0.354 stands for what is rounded to it; 0 for nothing else."""
