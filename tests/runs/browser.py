@@ -156,6 +156,10 @@ class Page:
         """Writes what the page looks like, as PNG."""
         path.write_bytes(base64.b64decode(self._ask("Page.captureScreenshot")["data"]))
 
+    def num_printed_pages(self) -> int:
+        """How many pages of paper it takes."""
+        return len(re.findall(rb"/Type\s*/Page\b", base64.b64decode(self._ask("Page.printToPDF")["data"])))
+
     def close(self) -> None:
         self._socket.close()
 

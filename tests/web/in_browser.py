@@ -174,6 +174,7 @@ def test_enter_does_what_a_click_does(page: Browser, folder: Path) -> None:
         page.wait_until("location.hash.includes('/episode/')")
         show(page, link, "run/run", "Curves")
         page.wait_until("document.querySelector('.chart canvas')")
+        page.wait_until("document.querySelector('.chart [role=slider]').getAttribute('aria-valuetext').startsWith('step')")
         page.run("document.querySelector('.chart [role=slider]').focus()")
         page.press("Home", "ArrowRight")
         page.wait_until("document.activeElement.getAttribute('aria-valuetext').startsWith('step 1: run ')")
@@ -255,6 +256,29 @@ def test_a_list_is_left_and_come_back_to_with_its_filters(page: Browser, folder:
         page.wait_until("document.querySelector('main.view-episodes [data-total]')")
         page.run("[...document.querySelectorAll('nav a')].find(a => a.innerText === 'Episodes').click()")
         page.wait_until("location.hash.endsWith('/episodes')")
+
+
+def test_a_long_list_is_printed_as_a_few_pages(page: Browser, tmp_path: Path) -> None:
+    """Its first rows, with a note, and not a thousand empty pages."""
+    with RunStore.create(tmp_path, "long", "model: {}\n") as store:
+        for number in range(1200):
+            store.add_episode(episode_of(number, num_turns=1), step=number)
+    with watching(store.folder) as (link, _, _):
+        show(page, link, "run/long/episodes", "1\u202f200 episodes")
+        assert 2 <= page.num_printed_pages() <= 12
+        page.wait_until("document.querySelector('.virtual [role=list]').offsetHeight > 30000")
+
+
+def test_a_link_to_curves_leads_to_them(page: Browser, folder: Path) -> None:
+    """Also from above them in the same view, where the evidence of a finding would not be seen."""
+    with watching(folder) as (link, _, _):
+        show(page, link, "run/run", "Curves", "Show me")
+        page.wait_until("document.querySelector('.chart canvas')")
+        page.resize(900, 500)
+        page.run("scrollTo(0, 0)")
+        page.run("location.hash = '#/run/run?m=train/entropy'")
+        page.wait_until("scrollY > 100 && document.querySelectorAll('.chart').length === 1")
+        page.resize(1280, 800)
 
 
 def test_a_report_filters_as_the_server_does(page: Browser, folder: Path) -> None:

@@ -171,7 +171,10 @@ export function App() {
   useEffect(() => {
     document.title = ["Ludus", run.data?.name, place.parts[3] ?? part].filter(Boolean).join(" · ");
   }, [address, run.data?.name]);
+  const seen = useRef(address);
   useEffect(() => {
+    if (seen.current === address) return;
+    seen.current = address;
     scrollTo(0, 0);
     // what had the focus is gone with the view before: Tab goes on from the content, not from the address of the page
     if (document.activeElement === document.body) main.current?.focus({ preventScroll: true });

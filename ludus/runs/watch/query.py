@@ -126,6 +126,15 @@ def find_siblings(index: EpisodeIndex, group: str) -> list[dict[str, Any]]:
     return [{"id": id_, "reward": reward, "outcome": outcome} for id_, reward, outcome in rows]
 
 
+def find_attempts(index: EpisodeIndex, episode_id: str) -> list[dict[str, Any]]:
+    """All attempts with this id, in order; all but the last are called `id@num`."""
+    sql = "SELECT num, reward, outcome, is_replaced FROM episodes WHERE id = ? ORDER BY num"
+    return [
+        {"id": f"{episode_id}@{num}" if is_replaced else episode_id, "reward": reward, "outcome": outcome}
+        for num, reward, outcome, is_replaced in index.rows(sql, (episode_id,))
+    ]
+
+
 def _page(
     index: EpisodeIndex, where: str, values: Sequence[object], sort: Sort, offset: int, limit: int
 ) -> list[dict[str, Any]]:

@@ -38,6 +38,7 @@ from ludus.runs.watch.position import Position
 from ludus.runs.watch.query import (
     EpisodeQuery,
     episode_row,
+    find_attempts,
     find_episodes,
     find_failures,
     find_groups,
@@ -239,7 +240,8 @@ class WatchedRun:
             episode, uses=self._uses(episode), decode=self.decode, turn_discount=self._turn_discount()
         )
         siblings = find_siblings(index, row["group_id"]) if "group_id" in row else []
-        return {**row, "reason": episode.outcome.reason, "siblings": siblings, **detail}
+        attempts = find_attempts(index, episode.id)
+        return {**row, "reason": episode.outcome.reason, "siblings": siblings, "attempts": attempts, **detail}
 
     def tokens(self, episode_id: str, turn_id: str, *, offset: int, limit: int) -> Json:
         episode, turn = self._turn(episode_id, turn_id)

@@ -184,6 +184,18 @@ def test_an_episode_has_its_turns_its_tree_and_its_siblings(watched: Watched) ->
     assert all(len(turn["messages"]) <= 2 for turn in plain["turns"])
 
 
+def test_an_episode_that_was_played_again_leads_to_its_attempts(tmp_path: Path) -> None:
+    """The last one has the id alone; each names all of them."""
+    folder = write_run(tmp_path, num_steps=1)
+    with RunStore.open(folder) as store:
+        store.add_episode(episode_of(3, reward=None, kind="failed"), step=0)
+    with watching(folder) as watched:
+        wait_until_read(watched)
+        attempts: Any = watched.get("runs/run/episodes/ep-3")["attempts"]
+        assert [each["outcome"] for each in attempts][-1] == "failed" and attempts[-1]["id"] == "ep-3"
+        assert watched.get(f"runs/run/episodes/{attempts[0]['id']}")["attempts"] == attempts and len(attempts) == 2
+
+
 def test_tokens_of_a_step_add_up_to_its_loss(watched: Watched) -> None:
     """Summed from the page's own data, over all turns of the step's episodes."""
     step: Any = watched.get("runs/run/steps/3")

@@ -174,6 +174,8 @@ export interface Episode extends EpisodeRow {
   metrics: Record<string, number> | null;
   metadata: Record<string, unknown> | null;
   siblings: { id: string; reward: Num; outcome: string }[];
+  /** All attempts that have its id, in order. */
+  attempts: { id: string; reward: Num; outcome: string }[];
   turns: Turn[];
   spans: Span[] | null;
 }

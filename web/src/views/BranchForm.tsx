@@ -5,7 +5,7 @@ import { Empty, Missing, Panel } from "../parts/Basics";
 import { newestModel, post, route, useGet } from "../data/source";
 import type { Branch, Episode, Message, Run } from "../data/types";
 import { plural } from "../format";
-import { go, links, type Query } from "../router";
+import { go, links, setQuery, type Query } from "../router";
 
 export function BranchForm({ run, query }: { run: Run; query: Query }) {
   const { episode: id, turn: turnId } = query;
@@ -37,12 +37,14 @@ export function BranchForm({ run, query }: { run: Run; query: Query }) {
       {answer.data && turn && !run.models.length && (
         <Empty>No model can answer here. {run.models_note ?? "Open the run with `ludus watch`."}</Empty>
       )}
-      {answer.data && turn && run.models.length > 0 && <Form run={run} episode={answer.data} turn={turn.id} />}
+      {answer.data && turn && run.models.length > 0 && (
+        <Form run={run} episode={answer.data} turn={turn.id} query={query} />
+      )}
     </>
   );
 }
 
-function Form({ run, episode, turn: turnId }: { run: Run; episode: Episode; turn: string }) {
+function Form({ run, episode, turn: turnId, query }: { run: Run; episode: Episode; turn: string; query: Query }) {
   const turn = episode.turns.find((each) => each.id === turnId)!;
   // What the model saw before it answered in this turn; the index counts these messages from the first.
   const told = useGet<{ messages: Message[] }>(
@@ -51,8 +53,8 @@ function Form({ run, episode, turn: turnId }: { run: Run; episode: Episode; turn
   const before = told.data?.messages ?? [];
   const [edited, setEdited] = useState<number | null>(null);
   const [text, setText] = useState("");
-  const [number, setNumber] = useState(4);
-  const [model, setModel] = useState(newestModel(run)?.name ?? "final");
+  const number = Number(query.n ?? 4);
+  const model = run.models.some((each) => each.name === query.model) ? query.model! : newestModel(run)!.name;
   const [error, setError] = useState<string | null>(null);
   const [isSent, setSent] = useState(false);
   const edit = (at: number | null) => {
@@ -119,7 +121,7 @@ function Form({ run, episode, turn: turnId }: { run: Run; episode: Episode; turn
           <div class="form">
             <label>
               With
-              <select value={model} onChange={(event) => setModel(event.currentTarget.value)}>
+              <select value={model} onChange={(event) => setQuery({ model: event.currentTarget.value })}>
                 {run.models.map((each) => (
                   <option key={each.name} value={each.name}>
                     {each.label}
@@ -133,8 +135,8 @@ function Form({ run, episode, turn: turnId }: { run: Run; episode: Episode; turn
                 type="number"
                 min="1"
                 max="64"
-                value={number}
-                onInput={(event) => setNumber(Number(event.currentTarget.value))}
+                value={query.n ?? 4}
+                onInput={(event) => setQuery({ n: event.currentTarget.value })}
               />
             </label>
             <button type="submit" class="main" disabled={isSent}>

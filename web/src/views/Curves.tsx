@@ -1,5 +1,5 @@
 /** The charts of the overview: which metrics, how smooth, and which other runs beside this one. */
-import { useEffect, useMemo, useState } from "preact/hooks";
+import { useEffect, useMemo, useRef, useState } from "preact/hooks";
 import { Missing } from "../parts/Basics";
 import { Chart, type Curve } from "../parts/Chart";
 import { series as palette } from "../colour";
@@ -7,7 +7,7 @@ import { evaluationOf, useSeries } from "../data/series";
 import { get, isReport, route, useGet } from "../data/source";
 import type { Metrics, Run, RunRow } from "../data/types";
 import { useKeys } from "../keys";
-import { go, links, setQuery, type Query } from "../router";
+import { go, links, parse, setQuery, type Query } from "../router";
 
 const preferred = [
   "rollout/reward",
@@ -96,6 +96,13 @@ export function Curves({ run, query }: { run: Run; query: Query }) {
   const listed = useGet<{ runs: RunRow[] }>(isReport ? null : route(["runs"]));
   const runs = listed.data?.runs ?? [];
   const nameOf = (id: string) => runs.find((each) => each.id === id)?.name ?? id;
+  const section = useRef<HTMLElement>(null);
+  useEffect(() => {
+    // who follows a link to curves from above them is taken there; who chooses here has them before him
+    const see = () => parse(location.hash).query.m && section.current?.scrollIntoView();
+    addEventListener("hashchange", see);
+    return () => removeEventListener("hashchange", see);
+  }, []);
   useKeys([{ key: "m", does: "add a metric", run: () => document.getElementById("metric")?.focus() }]);
 
   const sources = useMemo(
@@ -115,7 +122,7 @@ export function Curves({ run, query }: { run: Run; query: Query }) {
   const drawn = useMemo(() => metrics.map((metric) => curves(metric, sources, true)), [sources, metrics.join(",")]);
   const set = (all: string[]) => setQuery({ m: all.join(",") });
   return (
-    <section class="curves" aria-label="Curves">
+    <section class="curves" aria-label="Curves" ref={section}>
       <div class="controls">
         <h2>Curves</h2>
         <label>

@@ -5,7 +5,7 @@ import { Prompt, Tokens } from "./Tokens";
 import { Empty, Figure, Missing, Outcome, Panel, Tree } from "../parts/Basics";
 import { TimeLine } from "../parts/TimeLine";
 import { TurnGraph } from "../parts/TurnGraph";
-import { route, useGet } from "../data/source";
+import { holds, route, useGet } from "../data/source";
 import { leaves } from "../data/turns";
 import type { Episode, Run, Turn } from "../data/types";
 import { ago, count, num, reasonText, seconds, signed } from "../format";
@@ -116,24 +116,8 @@ function Head({ run, episode, tab, by }: { run: Run; episode: Episode; tab: stri
         <Figure label="Tokens" value={count(episode.num_tokens)} />
         <Figure label="Stale" value={count(episode.staleness_max)} />
         <Figure label="Ended" value={ago(episode.finished_at)} />
-        {episode.siblings.length > 1 && (
-          <div class="figure siblings-strip">
-            <dt>Siblings</dt>
-            <dd>
-              {episode.siblings.map((each) => (
-                <a
-                  key={each.id}
-                  href={links.episode(run.id, each.id, tab, { by })}
-                  aria-current={each.id === episode.id ? "page" : undefined}
-                  title={`${each.id}, ${each.outcome}`}
-                >
-                  <Outcome kind={each.outcome} bare />
-                  {num(each.reward, 2)}
-                </a>
-              ))}
-            </dd>
-          </div>
-        )}
+        <Others run={run} title="Siblings" of={episode.siblings} current={episode.id} tab={tab} by={by} />
+        <Others run={run} title="Attempts" of={episode.attempts} current={episode.id} tab={tab} by={by} />
       </dl>
       {episode.reason && <p class="reason">{episode.reason}</p>}
       {Object.keys(more).length > 0 && (
@@ -143,6 +127,37 @@ function Head({ run, episode, tab, by }: { run: Run; episode: Episode; tab: stri
         </details>
       )}
     </>
+  );
+}
+
+function Others(props: {
+  run: Run;
+  title: string;
+  of: Episode["siblings"] | undefined;
+  current: string;
+  tab: string;
+  by?: string;
+}) {
+  const { of = [], current } = props;
+  if (of.length < 2) return null;
+  const isHere = (id: string) => holds(route(["runs", props.run.id, "episodes", id]));
+  return (
+    <div class="figure siblings-strip">
+      <dt>{props.title}</dt>
+      <dd>
+        {of.map((each) => (
+          <a
+            key={each.id}
+            href={isHere(each.id) ? links.episode(props.run.id, each.id, props.tab, { by: props.by }) : undefined}
+            aria-current={each.id === current ? "page" : undefined}
+            title={`${each.id}, ${each.outcome}`}
+          >
+            <Outcome kind={each.outcome} bare />
+            {num(each.reward, 2)}
+          </a>
+        ))}
+      </dd>
+    </div>
   );
 }
 

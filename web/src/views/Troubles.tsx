@@ -29,7 +29,10 @@ export function Troubles(props: { run: Run; failures: Answer<FailuresFound>; rou
                 <b class="num">{count(each.count)}</b>
                 <div>
                   <Outcome kind={each.outcome} /> <span class="reason">{each.reason || "no reason was given"}</span>{" "}
-                  <ToEpisode run={run.id} id={each.first} text="the first" />
+                  <ToEpisode run={run.id} id={each.first} text="the first" />{" "}
+                  <a href={links.episodes(run.id, { outcome: each.outcome, eval: 0 })}>
+                    all that ended as {each.outcome}
+                  </a>
                   {each.trace && (
                     <details>
                       <summary>Traceback</summary>
