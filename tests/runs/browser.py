@@ -49,7 +49,8 @@ class Page:
     """One tab. What it asks of the network and what it complains of is kept."""
 
     def __init__(self, socket_url: str) -> None:
-        self._socket = connect(socket_url, max_size=None, proxy=None)
+        # no pings: their answers wait behind what a page tells while a test does something else
+        self._socket = connect(socket_url, max_size=None, proxy=None, ping_interval=None)
         self._ids = itertools.count(1)
         self.requests: list[str] = []
         """Addresses that were asked for, in order."""
