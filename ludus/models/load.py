@@ -20,7 +20,7 @@ import torch
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
 from torch.nn import Parameter
-from transformers import AutoConfig, AutoModelForCausalLM, PretrainedConfig, PreTrainedModel
+from transformers import AutoModelForCausalLM, PretrainedConfig, PreTrainedModel
 from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING
 from transformers.utils import logging as hf_logging
 
@@ -30,6 +30,7 @@ from ludus.models.config import ModelConfig, text_config
 from ludus.models.device import choose_device, use_device
 from ludus.models.dtype import with_dtype
 from ludus.models.fused_layers import fuse_layers
+from ludus.models.outline import check_headers, check_outline, read_config
 from ludus.models.probe import check_module
 from ludus.models.resolve import adapter_base, base_reference, resolve_model
 from ludus.models.settings import LoraSettings, ModelSettings
@@ -157,8 +158,10 @@ def load_model(settings: ModelSettings, *, seed: int = 0, is_mapped: bool = Fals
     if base is not None and settings.lora is not None:
         raise UserError(f"{folder} is a LoRA adapter already; leave model.lora unset to go on training it")
     base_folder = folder if base is None else resolve_model(base)
-    described = _read_config(base_folder)
+    described = read_config(base_folder)
     config = ModelConfig.from_hf(described, context_length=settings.context_length)
+    check_outline(base_folder, described, config)
+    check_headers(base_folder, config)
     if text_config(described) is not described and (base is not None or settings.lora is not None):
         raise UserError(
             f"{config.architecture} is loaded as its text decoder alone, whose layers have other names than in the "
@@ -256,16 +259,6 @@ def read_trainable(model: LoadedModel, folder: Path, rows: Callable[[int], slice
     if missing:
         raise UserError(f"{str(folder)!r} holds no weights of {missing[0]}; it is of another model, or not whole")
     return found
-
-
-def _read_config(folder: Path) -> Any:
-    try:
-        # code that lies beside a model is never run, and nobody is asked whether it may
-        return AutoConfig.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
-    except (OSError, ValueError, KeyError) as error:
-        raise UserError(f"transformers does not know the model in {folder}: {error}") from error
-    except RecursionError:
-        raise UserError(f"{folder / 'config.json'} is nested too deep to be a model's") from None
 
 
 def _load_module(folder: Path, described: PretrainedConfig, dtype: torch.dtype) -> PreTrainedModel:
