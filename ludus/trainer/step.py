@@ -67,9 +67,10 @@ class TrainedWeights:
 
         After the first copy the lease is taken for each, so the caller must not hold it.
         """
-        for name, parameter in self.model.trainable.items():
-            weight = self._sampling(parameter) if self.is_copied else self.optimizer.rounded(name)
-            yield self.model.saved_name(name), weight
+        return self.model.saved(
+            (name, self._sampling(parameter) if self.is_copied else self.optimizer.rounded(name))
+            for name, parameter in self.model.trainable.items()
+        )
 
     def _sampling(self, parameter: Tensor) -> Tensor:
         with self.lease.hold(LEASE_NAME):
