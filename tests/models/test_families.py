@@ -172,7 +172,6 @@ FAMILIES = {
     "GPT-NeoX, Pythia": Family("gpt_neox", {"num_key_value_heads": 4}),
     "GPT-2": Family("gpt2", GPT2, True),
     "AFMoE (Trinity)": Family("afmoe", {**WIDE, **WINDOW, **EXPERTS, "num_dense_layers": 1}),
-    "Granite 4 with windows": Family("granite_swa", WINDOW),
     "Ministral 3": Family(
         "ministral3", {**WIDE, **rope("yarn", factor=4.0, llama_4_scaling_beta=0.1), "sliding_window": None}
     ),
