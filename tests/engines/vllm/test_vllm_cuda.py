@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import base64
 import threading
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -22,7 +22,7 @@ from ludus.engines.weights import buckets
 from ludus.errors import BackendError, UserError
 from ludus.text.tokenizer import Tokenizer
 from tests.engines.contract import call
-from tests.engines.vllm.vllm_server import StandIn, serving
+from tests.engines.vllm.vllm_server import StandIn
 
 UNIQUE_ID = bytes(range(128))
 
@@ -73,19 +73,8 @@ class BroadcastGroup:
 
 
 @pytest.fixture
-def tokenizer(tokenizer_folder: Path) -> Tokenizer:
-    return Tokenizer.load(tokenizer_folder)
-
-
-@pytest.fixture
 def stand_in(tokenizer: Tokenizer) -> StandIn:
     return StandIn(lambda _: [5, 6, 7], tokenizer)
-
-
-@pytest.fixture
-def url(stand_in: StandIn) -> Iterator[str]:
-    with serving(stand_in) as url:
-        yield url
 
 
 def test_weights_are_broadcast_while_they_are_received(url: str, stand_in: StandIn, tokenizer: Tokenizer) -> None:

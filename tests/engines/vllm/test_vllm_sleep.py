@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -23,34 +23,12 @@ from ludus.loop.step import trainers_turn
 from ludus.text.tokenizer import Tokenizer
 from ludus.types import Sampled, TokenChunk
 from tests.engines.contract import CHECKS, SAMPLING, NoNewWeights, call, check_grammar
-from tests.engines.vllm.test_vllm import Tensors, _improvise
-from tests.engines.vllm.vllm_server import SIZES, StandIn, serving
+from tests.engines.vllm.vllm_server import SIZES, StandIn, Tensors
 
 FALLS_ASLEEP = ["/pause?mode=keep", "/sleep?level=1&mode=keep"]
 WEIGHTS_WAKE, PAGES_WAKE = "/wake_up?tags=weights", "/wake_up?tags=kv_cache"
 UPDATE = ["/start_weight_update", "/update_weights", "/finish_weight_update"]
 ADAPTED = ["/start_weight_update", "/finish_weight_update"]
-
-
-@pytest.fixture
-def tokenizer(tokenizer_folder: Path) -> Tokenizer:
-    return Tokenizer.load(tokenizer_folder)
-
-
-@pytest.fixture
-def stand_in(tokenizer: Tokenizer) -> StandIn:
-    return StandIn(_improvise, tokenizer)
-
-
-@pytest.fixture
-def url(stand_in: StandIn) -> Iterator[str]:
-    with serving(stand_in) as url:
-        yield url
-
-
-@pytest.fixture
-def files(tmp_path: Path) -> WeightFiles:
-    return WeightFiles(tmp_path / "weights")
 
 
 def connect(url: str, tokenizer: Tokenizer, files: WeightFiles) -> VllmEngine:

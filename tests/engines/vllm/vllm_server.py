@@ -9,6 +9,7 @@ wakes is as in `entrypoints/serve/dev/sleep/api_router.py`, `v1/engine/core.py` 
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import json
 import threading
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
@@ -17,6 +18,7 @@ from itertools import accumulate, groupby
 from pathlib import Path
 from typing import Any
 
+import torch
 from starlette.applications import Starlette
 from starlette.middleware import Middleware
 from starlette.requests import Request
@@ -29,7 +31,7 @@ from ludus.errors import LudusError, UserError
 from ludus.http.server import HttpServer
 from ludus.text.tokenizer import Tokenizer
 from ludus.types import Call, Sampled, Sampling, TokenChunk
-from tests.engines.contract import NoNewWeights
+from tests.engines.contract import ALLOWED, NoNewWeights
 
 MODEL = "org/model"
 CONTEXT = 64
@@ -339,3 +341,25 @@ def _whole(token: int, logprob: float) -> dict[str, Any]:
 
 def _error(status: int, kind: str, message: str) -> Response:
     return JSONResponse({"error": {"message": message, "type": kind, "param": None, "code": status}}, status)
+
+
+def improvise(asked: Call) -> list[int]:
+    """Thirty tokens that depend on the prompt and the seed; under a grammar, what the suite's allows."""
+    if asked.sampling.grammar is not None:
+        return [allowed[0] for allowed in ALLOWED]
+    digest = hashlib.blake2b(f"{asked.prompt_ids}/{asked.sampling.seed}".encode(), digest_size=30).digest()
+    banned = {token for token, _ in asked.sampling.logit_bias}
+    return [3 + byte for byte in digest if 3 + byte not in banned]
+
+
+class Tensors:
+    """One tensor to publish."""
+
+    def __init__(self) -> None:
+        self.num_copied = 0
+
+    def named_tensors(self) -> Iterable[tuple[str, Any]]:
+        yield "model.norm.weight", torch.ones(4)
+
+    def copy_into_shared(self) -> None:
+        self.num_copied += 1
