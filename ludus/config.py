@@ -19,6 +19,7 @@ from ludus.algorithms.settings import AlgorithmSettings
 from ludus.engines.local.settings import LocalSettings
 from ludus.engines.settings import EngineSettings
 from ludus.engines.table import ENGINES
+from ludus.engines.vllm.settings import VllmSettings
 from ludus.errors import ConfigError
 from ludus.loop.settings import (
     CheckpointSettings,
@@ -41,7 +42,13 @@ from ludus.settings import (
     with_overrides,
     without_idle,
 )
-from ludus.teachers.settings import TEACHERS, NoTeacherSettings, TeacherSettings
+from ludus.teachers.settings import (
+    TEACHERS,
+    ModelTeacherSettings,
+    NoTeacherSettings,
+    PolicyTeacherSettings,
+    TeacherSettings,
+)
 from ludus.trainer.settings import CriticSettings, TrainerSettings
 
 ConfigT = TypeVar("ConfigT", bound="Config")
@@ -130,6 +137,11 @@ class Config(Settings):
             raise ConfigError(
                 "algorithm.distillation needs somebody who teaches: set teacher.kind to model (with teacher.path), "
                 "server (with teacher.urls) or policy (with teacher.hint.column)"
+            )
+        if self.engine.placement == "shared" and (obstacles := list(_alone_on_its_card(self))):
+            raise ConfigError(
+                "engine.placement=shared is for one vLLM on the trainer's card, which the two have in turns; change "
+                f"{', '.join(obstacles)}; or leave engine.placement out, with a card of its own for each"
             )
         if self.train_dataset.demonstrations is not None:
             _check_demonstrations(self.algorithm)
@@ -246,6 +258,31 @@ def check_training(config: ConfigT) -> ConfigT:
             "rollout.min_members=1"
         )
     return config
+
+
+def _alone_on_its_card(config: Config) -> Iterator[str]:
+    """Each key with which an engine and the trainer cannot have one card in turns, and what to set instead."""
+    engine, rollout, teacher = config.engine, config.rollout, config.teacher
+    if isinstance(engine, VllmSettings):
+        num_engines = len(engine.urls) or engine.replicas
+        if num_engines * engine.cards_each > 1:
+            yield f"engines on {num_engines * engine.cards_each} cards (to one, with one server in engine.urls)"
+        if engine.weights == "nccl":
+            yield "engine.weights=nccl (to auto: NCCL connects no card with itself)"
+    else:  # ours in the trainer's process, with its weights
+        yield f"engine.kind={engine.kind} (to vllm, which can sleep; local needs no placement)"
+    if config.trainer.ranks > 1:
+        yield f"trainer.ranks={config.trainer.ranks} (to 1)"
+    if config.scheduler.type != "local":
+        yield f"scheduler.type={config.scheduler.type} (to local)"
+    if config.scheduler.engine.gpus:
+        yield f"scheduler.engine.gpus={config.scheduler.engine.gpus:g} (to 0)"
+    if rollout.max_token_age != 0:  # while the trainer computes, nothing can be sampled ahead
+        ahead = f"rollout.max_head_offpolicyness={rollout.max_head_offpolicyness}"
+        yield f"{ahead} and rollout.stale_tokens={rollout.stale_tokens} (to 0 and mask)"
+    is_on_card = isinstance(teacher, ModelTeacherSettings) and teacher.device != "cpu"
+    if is_on_card or (isinstance(teacher, PolicyTeacherSettings) and teacher.weights == "first"):
+        yield f"teacher.kind={teacher.kind} (to server, or teacher.device to cpu: it would compute on the card as well)"
 
 
 def _check_demonstrations(algorithm: AlgorithmSettings) -> None:

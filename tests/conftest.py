@@ -145,6 +145,7 @@ _ARCHITECTURES: dict[str, tuple[str, dict[str, Any]]] = {
         "GptOssConfig",
         {**_SLIDING, "num_local_experts": 4, "num_experts_per_tok": 2, "rope_parameters": {"rope_theta": 1e4}},
     ),
+    "minimax_m2": ("MiniMaxM2Config", {"num_local_experts": 4, "num_experts_per_tok": 2, "tie_word_embeddings": False}),
     "mistral": ("MistralConfig", {"sliding_window": 8, "tie_word_embeddings": False}),
 }
 
@@ -189,7 +190,7 @@ def tokenizer_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="session")
 def tiny_models(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
     """Makes the folder of a tiny random model by architecture: llama, qwen2, qwen3, gemma, gemma2, gemma3, gpt_oss,
-    mistral."""
+    minimax_m2, mistral."""
     built: dict[str, Path] = {}
 
     def build(architecture: str) -> Path:

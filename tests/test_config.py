@@ -58,6 +58,38 @@ def test_what_cannot_be_is_refused(overrides: list[str], message: str) -> None:
         load_config(None, overrides)
 
 
+def test_what_cannot_share_a_card_is_told_at_once() -> None:
+    """One message names every key in the way, with what to set instead; alone on its card nothing is."""
+    with pytest.raises(ConfigError, match=r"engine\.kind=local \(to vllm, which can sleep; local needs no placement\)"):
+        load_config(None, ["engine.placement=shared"])
+    shared = ["engine.kind=vllm", "engine.placement=shared"]
+    assert load_config(None, shared).engine.placement == "shared"
+    everything = [
+        *("engine.replicas=2", "engine.tensor_parallel_size=2", "engine.weights=nccl", "trainer.ranks=2"),
+        *("scheduler={type: ray, engine: {gpus: 1}}", "rollout.max_head_offpolicyness=2"),
+        *("algorithm.name=distillation", "teacher={kind: model, path: x}"),
+    ]
+    with pytest.raises(ConfigError) as refused:
+        load_config(None, [*shared, *everything])
+    for words in (
+        "engines on 4 cards (to one",
+        "engine.weights=nccl (to auto",
+        "trainer.ranks=2 (to 1)",
+        "scheduler.type=ray (to local)",
+        "scheduler.engine.gpus=1 (to 0)",
+        "rollout.max_head_offpolicyness=2 and rollout.stale_tokens=mask (to 0 and mask)",
+        "teacher.kind=model (to server",
+        "or leave engine.placement out",
+    ):
+        assert words in str(refused.value)
+    for alone in (["engine.urls=[http://a:1, http://b:1]"], ["rollout.stale_tokens=train"]):
+        with pytest.raises(ConfigError, match="which the two have in turns; change"):
+            load_config(None, [*shared, *alone])
+    load_config(
+        None, [*shared, "engine.urls=[http://a:1]", "algorithm.name=distillation", "teacher={kind: server, urls: [x]}"]
+    )
+
+
 @pytest.mark.parametrize(
     ("overrides", "idle"),
     [

@@ -70,7 +70,7 @@ class HostedModel:
         """
         check_base(config.folder, config.model.path)
         found, goes_on = whole_checkpoint(config.folder / "checkpoints"), RunStore.is_there(config.folder)
-        config = planned(settled(config, goes_on=goes_on))
+        config = planned(settled(config, goes_on=goes_on), goes_on=goes_on)
         text = config.to_yaml()
         opening = open_run(config, found, goes_on=goes_on, text=text, model_name=config.name, base_name=base_name)
         run = await stack.enter_async_context(opening)

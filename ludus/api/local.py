@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from ludus.api.cards.start import with_settings
 from ludus.api.cores import HEAD, shared_cores
 from ludus.api.engines import open_engines
 from ludus.api.processes import Processes, open_processes
@@ -25,6 +26,7 @@ from ludus.episodes.recorder import Recorder
 from ludus.errors import UserError
 from ludus.gateway.server import GatewayServer
 from ludus.machine import Machine
+from ludus.models.resolve import adapter_base, resolve_model
 from ludus.processes.garbage import collecting_later
 from ludus.rollout.runtime import AgentRuntime
 from ludus.runs.folder import read_config
@@ -59,7 +61,7 @@ class LocalModel:
         from ludus.trainer.step import ModelTrainer
 
         critic = load_critic(config.model, config.critic, seed=config.seed) if config.has_critic else None
-        return ModelTrainer(
+        trainer = ModelTrainer(
             self.model,
             config.trainer,
             config.algorithm,
@@ -68,6 +70,9 @@ class LocalModel:
             seed=config.seed,
             critic=critic,
         )
+        if self.engine.shares_card:
+            trainer.offload()
+        return trainer
 
     @asynccontextmanager
     async def learner(self, config: Config) -> AsyncIterator[ModelTrainer | ShardedTrainer]:
@@ -99,7 +104,7 @@ def _load_libraries() -> None:
 
 
 def settled(config: ConfigT, *, goes_on: bool = False) -> ConfigT:
-    """The configuration with its automatic values (dtype, cores) decided, so that all processes of a run use the same.
+    """The configuration with its automatic values (dtype, way of weights, cores) decided, the same in all processes.
 
     goes_on: the run exists and is resumed: it keeps what was decided when it began, even on another machine.
     """
@@ -107,7 +112,7 @@ def settled(config: ConfigT, *, goes_on: bool = False) -> ConfigT:
     if goes_on:
         with suppress(UserError):  # a missing or damaged file is reported when the run is opened
             before = dict(leaves(read_config(config.folder)))
-    return _with_cores(_with_dtype(config, before), before)
+    return _with_cores(_with_handover(_with_dtype(config, before)), before)
 
 
 def _with_dtype(config: ConfigT, before: Mapping[Path_, Any]) -> ConfigT:
@@ -120,6 +125,19 @@ def _with_dtype(config: ConfigT, before: Mapping[Path_, Any]) -> ConfigT:
     if (dtype := before.get(("model", "dtype"))) not in (None, "auto"):
         model = model.model_copy(update={"dtype": dtype})
     return config.model_copy(update={"model": model})
+
+
+def _with_handover(config: ConfigT) -> ConfigT:
+    """On a card that an engine shares with the trainer, whole models are handed over within its memory."""
+    engine, model = config.engine, config.model
+    if engine.placement == "split" or not isinstance(engine, ServerSettings) or engine.weights != "auto":
+        return config
+    if model.lora is not None or adapter_base(resolve_model(model.path)) is not None:
+        return config
+    _load_libraries()
+    from ludus.models.device import choose_device
+
+    return with_settings(config, {"engine.weights": "ipc"}) if choose_device(model.device).type == "cuda" else config
 
 
 def _with_cores(config: ConfigT, before: Mapping[Path_, Any]) -> ConfigT:
@@ -166,7 +184,7 @@ async def open_local(config: Config, *, is_run: bool = True) -> AsyncIterator[Lo
     with collecting_later():
         model = load_model(config.model, seed=config.seed, is_mapped=is_mapped)
     config = _with_targets(config, model)
-    text = ChatText.load(model.folder, chat_template=config.model.chat_template, tool_parser=config.model.tool_parser)
+    text = ChatText.load(model.folder, **config.model.chat)
     lease = ComputeLease()
     template = None if config.model.chat_template is None else text.template.source
     names = ModelNames(DEFAULT_MODEL, (config.model.path,), config.model.served_names)

@@ -27,7 +27,7 @@ async def open_remote(config: Config) -> AsyncIterator[Recorder]:
     """
     (kind, settings), model = server_of(config), config.model
     folder = resolve_tokenizer(model.path)
-    text = ChatText.load(folder, chat_template=model.chat_template, tool_parser=model.tool_parser)
+    text = ChatText.load(folder, **model.chat)
     async with AsyncExitStack() as stack:
         engines = []
         for url in settings.urls:

@@ -98,7 +98,7 @@ def train_reward_model(
     from ludus.trainer.reward import RewardTrainer
 
     model = _load(config.model, seed=config.seed)
-    text = ChatText.load(model.folder, chat_template=config.model.chat_template, tool_parser=config.model.tool_parser)
+    text = ChatText.load(model.folder, **config.model.chat)
     padding = text.tokenizer.encode(text.tokenizer.special_tokens.get("pad_token", ""))
     pad_id = padding[0] if padding else min(text.tokenizer.stop_ids)
     learner = RewardTrainer(

@@ -22,6 +22,7 @@ from ludus.episodes.names import DEFAULT_MODEL, ModelNames
 from ludus.episodes.recorder import Recorder
 from ludus.errors import UserError
 from ludus.loop.checkpoint import Checkpoint, RunProgress, set_aside_later
+from ludus.loop.step import trainers_turn
 from ludus.processes.files import free_bytes
 from ludus.rollout.mixture import Source
 from ludus.runs.store import RunStore
@@ -112,7 +113,8 @@ async def open_run(
         stack.push_async_callback(others.close)
         names = ModelNames(model_name, (config.name,), config.model.served_names)
         local = replace(local, recorder=Recorder(local.engine, local.text, names=names, others=others))
-        learner = await stack.enter_async_context(local.learner(config))
+        async with trainers_turn(local.engine):
+            learner = await stack.enter_async_context(local.learner(config))
         teacher = await stack.enter_async_context(open_teacher(config, local, sources))
         check_trackers(config.trackers)
         start = RunProgress() if found is None else found.progress
@@ -131,10 +133,12 @@ async def open_run(
         else:
             store = stack.enter_context(RunStore.create(config.run_root, config.name, text))
         stack.enter_context(open_trackers(config.trackers, config.name, store.folder))
-        if found is not None and found.has_trainer:
-            learner.load(found.trainer_folder)
-        elif found is not None:
-            learner.take_weights(found.folder / "model")
-        if start.step > 0:
-            await local.engine.publish(start.step, learner.publish())
+        if found is not None:
+            async with trainers_turn(local.engine):
+                if found.has_trainer:
+                    learner.load(found.trainer_folder)
+                else:
+                    learner.take_weights(found.folder / "model")
+                if start.step > 0:
+                    await local.engine.publish(start.step, learner.publish())
         yield OpenRun(local, learner, store, teacher, start)

@@ -231,8 +231,8 @@ class RunSampler:
             model = load_step(self._config, found)
         else:
             raise UserError(f"the run has no checkpoint {name!r} any more; ask for another model")
-        template = None if name == _FINAL else own.chat_template  # the trained model was saved with its template
-        return model, ChatText.load(model.folder, chat_template=template, tool_parser=own.tool_parser)
+        chat = own.chat | ({"chat_template": None} if name == _FINAL else {})  # it was saved with its template
+        return model, ChatText.load(model.folder, **chat)
 
     async def _end_sessions(self, opened: Opened) -> None:
         episodes = self._episodes.pop(opened, None)

@@ -119,7 +119,7 @@ class Trainer:
                 )
         resume = resume and RunStore.has_begun(self.config.folder)
         found = self._check_run(resume, sources)
-        self.config = planned(settled(self.config, goes_on=resume))
+        self.config = planned(settled(self.config, goes_on=resume), goes_on=resume)
         num_rows = sum(len(source.rows) for source in sources)
         plan = train_plan(self.config, sources, num_rows=num_rows, evaluation=evaluation, accept=accept)
         is_shown = progress if observer is None else bool(progress)

@@ -420,6 +420,7 @@ def _headers(bench: str, ours: str, peer: str) -> dict[str, str]:
     record = BENCHES[bench]
     sides = {"ours": f"{ours} {record.unit}".rstrip(), "peer": f"{peer} {record.unit}".rstrip()}
     beside = {name: header.format(peer=peer) for name, header in record.beside.items()}
+    beside |= {"peak_card_mb": "peak MB of card"}
     return {record.row: record.row, **sides, "ratio": "ratio (range)", "ceiling_share": "of ceiling", **beside}
 
 
@@ -441,6 +442,7 @@ def _profile(bench: str, work: Workload, as_json: bool) -> None:
 def _memory(work: MemoryWork, as_json: bool) -> None:
     body = {"bench": "memory", "steps": work.steps, **_alone(f"{work.steps} steps", "memory", work)}
     headers = {"steps": "steps", "slope_mb_per_step": "MB a step", "peak_mb": "peak MB"}
+    headers |= {"peak_card_mb": "peak MB of card"}
     finish(body, headers, as_json, rows=[body])
 
 

@@ -56,7 +56,7 @@ def finish(
 
     rows: None: those of `body`.
     """
-    body = {**body, "machine": machine()}
+    body = {**body, "machine": ", ".join([machine(), *([body["card"]] if "card" in body else [])])}
     show(body["rows"] if rows is None else rows, headers, body["machine"])
     if as_json:
         say_json(body)

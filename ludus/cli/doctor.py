@@ -19,13 +19,12 @@ from ludus.checks.doctor.examine import Counterexample, Examination, Row, examin
 from ludus.checks.doctor.replay import Subject
 from ludus.cli.console import counting, end, plain_table, say_json
 from ludus.errors import UserError
-from ludus.models.resolve import resolve_model
+from ludus.models.resolve import resolve_tokenizer
 from ludus.settings import with_overrides
-from ludus.text.chat import ChatText, shipped_templates
+from ludus.text.chat import ChatText, is_template_source, shipped_templates
 from ludus.types import Message
 
 _COLOURS = {"exact": "green", "forks": "red", "depends": "yellow", "refused": "dim", "broken": "bold red"}
-_TEMPLATE_OPENING = ("{%", "{{", "{#")
 
 
 def doctor(
@@ -88,11 +87,11 @@ def _subject(name: str, template: str | None, parser: str, variables: Mapping[st
     if source is None and path.is_file():
         source = path.read_text(encoding="utf-8")
     if source is None:
-        text = ChatText.load(resolve_model(name), chat_template=template, tool_parser=parser)
+        text = ChatText.load(resolve_tokenizer(name), chat_template=template, tool_parser=parser)
         return subject_of(text, template_kwargs=variables)
     if template is not None:
         raise UserError(f"--template stands in the place of a model's own, and {name!r} is a template. Leave it out.")
-    if not any(opening in source for opening in _TEMPLATE_OPENING):
+    if not is_template_source(source):
         raise UserError(f"{name!r} is no chat template: it has no Jinja tag. Pass a .jinja file or a model's folder.")
     return subject_of_source(source, tool_parser=parser, template_kwargs=variables)
 

@@ -11,7 +11,7 @@ from rich.markup import escape
 from rich.table import Table
 from typer import Argument, Option
 
-from ludus.api.cards.choose import Cards, Plan
+from ludus.api.cards.choose import Cards, CardUse, Plan
 from ludus.api.cards.memory import GB
 from ludus.api.cards.start import counted_cards, plan_for
 from ludus.cli.console import plain_table, say, say_json
@@ -55,13 +55,17 @@ def plan(
 
 def _table(made: Plan) -> Table:
     """Memory by part, a column for each kind of card."""
-    heads = [f"{each.count} {'card' if each.count == 1 else 'cards'}: {each.what}" for each in made.uses]
+    heads = [f"{_counted(each)}: {each.what}" for each in made.uses]
     table = plain_table("GB", *heads, right=heads)
     for part in dict.fromkeys(name for each in made.uses for name in each.parts):
         table.add_row(part, *(_gb(each.parts.get(part)) for each in made.uses))
     table.add_row("", *("" for _ in made.uses))
     table.add_row("together", *(f"{each.num_bytes / GB:.2f} of {made.card_bytes / GB:.2f}" for each in made.uses))
     return table
+
+
+def _counted(use: CardUse) -> str:
+    return "in its turn" if use.is_in_turn else f"{use.count} {'card' if use.count == 1 else 'cards'}"
 
 
 def _gb(num_bytes: int | None) -> str:

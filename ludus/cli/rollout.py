@@ -23,7 +23,7 @@ from ludus.cli.external import play_external
 from ludus.cli.options import Model, Overrides
 from ludus.cli.turns import TurnRow, rows_of_group
 from ludus.compat.config import Config, load_config
-from ludus.models.resolve import resolve_model
+from ludus.models.resolve import resolve_tokenizer
 from ludus.runs.view import Decode, printable
 from ludus.text.tokenizer import Tokenizer
 from ludus.types import Episode, Group
@@ -101,7 +101,7 @@ class _Show:
 
     @cached_property
     def _decode(self) -> Decode:
-        return Tokenizer.load(resolve_model(self._config.model.path)).decode
+        return Tokenizer.load(resolve_tokenizer(self._config.model.path)).decode
 
     def _print(self, episode: Episode, turns: Sequence[TurnRow]) -> None:
         if episode.outcome.kind == "cancelled":

@@ -6,6 +6,7 @@ import importlib
 import os
 import runpy
 import shlex
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -37,6 +38,19 @@ case "$1" in
   *) exec {python} "$@" ;;
 esac
 """
+# The `uv` that it finds: `uv run … python …` is that `python`, without uv's environment.
+_UV = """#!/bin/sh
+if [ "$1" = run ]; then
+  for word in "$@"; do
+    if [ "$word" = python ] || [ "$word" = python3 ]; then
+      while [ "$1" != "$word" ]; do shift; done
+      shift
+      exec {folder}/python "$@"
+    fi
+  done
+fi
+{otherwise}
+"""
 
 
 def _say_as_it_is(text: str) -> None:
@@ -49,9 +63,13 @@ def _run_shell(script: Path, arguments: Sequence[str], families: Sequence[str]) 
     python = shlex.quote(sys.executable)
     as_ = " ".join(f"--as {family}" for family in families)
     with tempfile.TemporaryDirectory(prefix="ludus-run-") as folder:
-        for name in ("python", "python3"):
+        uv = shutil.which("uv")
+        otherwise = 'echo "uv: not found" >&2; exit 127' if uv is None else f'exec {shlex.quote(uv)} "$@"'
+        own_python = _PYTHON.format(ludus=f"{python} -m ludus run", as_=as_, python=python)
+        own_uv = _UV.format(folder=shlex.quote(folder), otherwise=otherwise)
+        for name, text in (("python", own_python), ("python3", own_python), ("uv", own_uv)):
             path = Path(folder) / name
-            path.write_text(_PYTHON.format(ludus=f"{python} -m ludus run", as_=as_, python=python))
+            path.write_text(text)
             path.chmod(0o700)
         found = {**os.environ, "PATH": os.pathsep.join([folder, os.environ.get("PATH", "")])}
         return subprocess.run(["bash", str(script), *arguments], env=found, check=False).returncode

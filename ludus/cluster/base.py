@@ -34,6 +34,8 @@ class Role:
     cards: int = 0
     """Number of cards that a process computes on; without a reservation it gets that many of the machine's, in turn. 0:
     it sees all cards."""
+    is_on_heads_card: bool = False
+    """It computes on the head's card, which the two have in turns."""
 
     def argv(self, index: int) -> list[str]:
         return [*self.command, "--index", str(index)]

@@ -87,7 +87,9 @@ class Cluster(Processes):
         """Start the processes without waiting for them."""
         settings = self._config.scheduler.role(name)
         cards = self._config.engine.cards_each if name == "engine" else 0
-        role = Role(name, role_command(name, self.registry.url), settings, count=count, cards=cards)
+        is_on_heads_card = name == "engine" and self._config.engine.placement == "shared"
+        command = role_command(name, self.registry.url)
+        role = Role(name, command, settings, count=count, cards=cards, is_on_heads_card=is_on_heads_card)
         await (await self._supervision()).begin(role, policy)
 
     def announce(self) -> None:
@@ -215,7 +217,7 @@ def _launcher(config: Config, folder: Path) -> Launcher:
         case RayScheduler(ray=settings):
             return RayLauncher(folder, settings, head_card=_head_card(config))
         case SlurmScheduler(head=head):
-            return SlurmLauncher(folder, head=head)
+            return SlurmLauncher(folder, head=head, head_card=_head_card(config))
         case _:
             return LocalLauncher(folder, head_card=_head_card(config))
 
@@ -223,8 +225,9 @@ def _launcher(config: Config, folder: Path) -> Launcher:
 def _head_card(config: Config) -> str | None:
     """The card that this process computes on, as in CUDA_VISIBLE_DEVICES. None: it uses none."""
     try:
-        from ludus.models.device import choose_device
+        from ludus.models.device import card_of, choose_device
     except ModuleNotFoundError:  # without torch it uses no card
         return None
-    device, cards = choose_device(config.model.device), find_cards()
-    return cards[device.index or 0].name if device.type == "cuda" and cards else None
+    device = choose_device(config.model.device)
+    card = card_of(device, find_cards()) if device.type == "cuda" else None
+    return None if card is None else card.name

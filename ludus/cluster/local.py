@@ -1,6 +1,6 @@
 """Starts roles as processes of this machine.
 
-Knows: processes, their groups, log files, devices by number.  Knows not: what the processes do.
+Knows: processes, their groups, log files, cards by name.  Knows not: what the processes do.
 Invariant: when the head is killed, its processes get SIGTERM at once on Linux; elsewhere they end when the head no
 longer answers their heartbeats.
 """
@@ -101,10 +101,14 @@ class LocalLauncher(Launcher):
     def _device_env(self, role: Role, index: int) -> dict[str, str]:
         """Variables that select the process's devices, which are the same if it is restarted."""
         wanted = role.settings.gpus
+        if role.is_on_heads_card:
+            return {} if self._head_card is None else {VISIBLE: self._head_card}
         # from the last one down, because by default the head uses the first
         others = [device for device in reversed(self._devices) if device != self._head_card]
+        held = {device for devices in self._held.values() for device in devices}
+        free = [device for device in others if device not in held]
         if not wanted:
-            return self._shared(role, index, others)
+            return self._shared(role, index, free if len(free) >= role.cards else others)
         num = int(wanted)
         if num != wanted:
             raise UserError(
@@ -112,8 +116,6 @@ class LocalLauncher(Launcher):
                 "with 0 the process sees every device"
             )
         if (role.name, index) not in self._held:
-            held = {device for devices in self._held.values() for device in devices}
-            free = [device for device in others if device not in held]
             if len(free) < num:
                 mine = "" if self._head_card is None else f", one of which, {self._head_card}, is the head's own,"
                 raise UserError(

@@ -18,7 +18,7 @@ from ludus.config import Config
 from ludus.engines.lease import ComputeLease
 from ludus.errors import BackendError, ConfigError
 from ludus.loop.trainer_thread import TrainerThread
-from ludus.models.resolve import resolve_model
+from ludus.models.resolve import resolve_tokenizer
 from ludus.text.tokenizer import Tokenizer
 
 if TYPE_CHECKING:
@@ -80,7 +80,7 @@ def follow(role_client: RoleClient, config: Config, role_spec: RoleSpec, _until:
         role_client.join()
         device = choose_device(config.model.device)
         ranks = TorchRanks.follow(rendezvous, role_client.index + 1, config.trainer.ranks, device)
-        follow_commands(_own_trainer(config, Tokenizer.load(resolve_model(config.model.path)), ranks), ranks)
+        follow_commands(_own_trainer(config, Tokenizer.load(resolve_tokenizer(config.model.path)), ranks), ranks)
 
 
 def _own_trainer(config: Config, tokenizer: Tokenizer, ranks: TorchRanks) -> ModelTrainer:

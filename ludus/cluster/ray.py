@@ -22,6 +22,7 @@ from typing import Any
 from ludus.cluster.base import Launcher, Role, RoleProcess
 from ludus.cluster.local import LocalProcess
 from ludus.errors import UserError
+from ludus.processes.cards import VISIBLE, find_cards
 from ludus.processes.placement import RaySettings, RoleSettings
 
 INSTALL_HINT = "pip install 'ludus[ray]'"
@@ -38,8 +39,9 @@ class CardHolder:
     """An actor that reserves a card."""
 
     def cards(self) -> list[str]:
-        """Its cards, as in CUDA_VISIBLE_DEVICES."""
-        return [str(each) for each in importlib.import_module("ray").get_gpu_ids()]
+        """Its cards, as the head names them: Ray may count them in another way."""
+        given = ",".join(str(each) for each in importlib.import_module("ray").get_gpu_ids())
+        return [card.name for card in find_cards({**os.environ, VISIBLE: given})]
 
 
 class RoleHost:

@@ -41,7 +41,14 @@ def run_role(role_client: RoleClient, until: Until, config_class: type[Config]) 
     if runner is None:
         raise UserError(f"there is no role {role_client.name!r}; there are {', '.join(sorted(ROLES))}")
     role_spec = role_client.role_spec()
-    runner(role_client, config_class(**yaml.safe_load(role_spec.config)), role_spec, until)
+    runner(role_client, _on_own_cards(config_class(**yaml.safe_load(role_spec.config))), role_spec, until)
+
+
+def _on_own_cards(config: Config) -> Config:
+    """`cuda:1` is one of the head's cards; this process sees its own, and computes on the first of them."""
+    if not config.model.device.startswith("cuda:"):
+        return config
+    return config.model_copy(update={"model": config.model.model_copy(update={"device": "cuda"})})
 
 
 def serve_engine(role_client: RoleClient, config: Config, role_spec: RoleSpec, until: Until) -> None:

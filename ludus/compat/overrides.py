@@ -73,19 +73,21 @@ def count(key: str) -> int | None:
 
 
 def with_constants(tree: ast.Module, constants: Mapping[str, str], where: str) -> ast.Module:
-    """The program with other values for names that it assigns at top level; modifies `tree`.
+    """The program with other values for names, and variables of `os.environ`, that it assigns at top level; modifies
+    `tree`.
 
     constants: values by name, as YAML.
     Raises UserError for a name that is not assigned there.
     """
     missing = dict(constants)
-    known = set()
+    known: set[str] = set()
     for node in _top_level(tree.body):
         targets = node.targets if isinstance(node, ast.Assign) else [node.target]
-        names = [target.id for target in targets if isinstance(target, ast.Name)]
+        names = {name: is_text for name, is_text in map(_assigned, targets) if name is not None}
         known.update(names)
-        for name in constants.keys() & set(names):
-            node.value = ast.copy_location(ast.parse(_literal(constants[name]), mode="eval").body, node)
+        for name in constants.keys() & names.keys():
+            literal = repr(constants[name]) if names[name] else _literal(constants[name])
+            node.value = ast.copy_location(ast.parse(literal, mode="eval").body, node)
             missing.pop(name, None)
     for name in missing:
         listed = f"; there are {', '.join(sorted(known)) or 'none'}"
@@ -109,6 +111,16 @@ def _literal(text: str) -> str:
     except (yaml.YAMLError, ValueError):
         return repr(text)
     return repr(value)
+
+
+def _assigned(target: ast.expr) -> tuple[str | None, bool]:
+    """The name that is assigned, and whether its value is a text in any case. None: it has no name."""
+    match target:
+        case ast.Name(id=name):
+            return name, False
+        case ast.Subscript(value=ast.Attribute(attr="environ"), slice=ast.Constant(value=str(name))):
+            return name, True
+    return None, False
 
 
 def _top_level(body: Sequence[ast.stmt]) -> list[ast.Assign | ast.AnnAssign]:

@@ -10,7 +10,7 @@ from typing import Any
 
 from ludus.compat.overrides import model
 from ludus.errors import UserError
-from ludus.models.resolve import resolve_model
+from ludus.models.resolve import resolve_tokenizer
 
 
 @lru_cache(maxsize=8)
@@ -25,7 +25,7 @@ def load_hf_tokenizer(model_name_or_path: str, fast_tokenizer: bool = True, padd
         raise UserError("load_hf_tokenizer needs transformers: pip install 'ludus[train]'") from None
     options = {} if padding_side is None else {"padding_side": padding_side}
     tokenizer = AutoTokenizer.from_pretrained(
-        resolve_model(model(model_name_or_path)), use_fast=fast_tokenizer, trust_remote_code=False, **options
+        resolve_tokenizer(model(model_name_or_path)), use_fast=fast_tokenizer, trust_remote_code=False, **options
     )
     if tokenizer.pad_token_id is None:
         tokenizer.pad_token_id = tokenizer.eos_token_id

@@ -68,6 +68,11 @@ class Engine(Protocol):
         """Whether it samples with the very tensors that `WeightSource.copy_into_shared` writes; then all engines that
         share them change at once. False: it has weights of its own."""
 
+    @property
+    def shares_card(self) -> bool:
+        """Whether its memory lies on the trainer's card, of which each has its turn: while it is paused, the card is
+        the trainer's. False: the trainer may compute at any time."""
+
     async def generate(self, call: Call, on_tokens: OnTokens | None = None) -> Sampled:
         """The sampled answer to `call`.
 

@@ -37,7 +37,7 @@ def load_library(name: str = LIBRARY) -> ctypes.CDLL:
     pointers, group = [ctypes.c_void_p] * 2, [ctypes.c_void_p] * 2
     library.ncclAllReduce.argtypes = [*pointers, ctypes.c_size_t, ctypes.c_int, ctypes.c_int, *group]
     library.ncclBroadcast.argtypes = [*pointers, ctypes.c_size_t, ctypes.c_int, ctypes.c_int, *group]
-    library.ncclCommDestroy.argtypes = [ctypes.c_void_p]
+    library.ncclCommDestroy.argtypes = library.ncclCommAbort.argtypes = [ctypes.c_void_p]
     return library
 
 
@@ -52,7 +52,7 @@ class NcclGroup:
     """This process as rank 0 of a group. Used on one thread at a time, with the CUDA device of the tensors."""
 
     def __init__(self, library: ctypes.CDLL, unique_id: bytes, world_size: int, device: Any) -> None:
-        """Blocks until every member has joined. device: the card whose tensors are broadcast."""
+        """Blocks until every member has joined, which may be never. device: the card whose tensors are broadcast."""
         import torch  # who has such a device has it
 
         self._library = library
@@ -79,10 +79,11 @@ class NcclGroup:
             _check(self._library, sent)
             torch.cuda.current_stream(tensor.device).synchronize()
 
-    def close(self) -> None:
-        if self._communicator:
-            self._library.ncclCommDestroy(self._communicator)
-            self._communicator = ctypes.c_void_p()
+    def abort(self) -> None:
+        """Leave the group at once, whatever is being sent; `broadcast` on another thread ends. May be called twice."""
+        communicator, self._communicator = self._communicator, ctypes.c_void_p()
+        if communicator:
+            self._library.ncclCommAbort(communicator)
 
 
 def _check(library: ctypes.CDLL, status: int) -> None:

@@ -43,6 +43,7 @@ class ScriptedEngine:
     """
 
     shares_weights = False
+    shares_card = False
 
     def __init__(
         self,

@@ -22,6 +22,9 @@ class EngineSettings(Choice):
     """Import string of the `LocalKind` or the `ServerKind` that these settings are for."""
     replicas: int = Field(default=1, ge=1)
     """Engines over the same weights, behind a router; each has its own memory."""
+    placement: Literal["split", "shared"] = "split"
+    """shared: one vLLM on the trainer's card, of which each has its turn: it sleeps while the trainer computes. split:
+    nobody waits for the other."""
 
     @property
     def num_started(self) -> int:

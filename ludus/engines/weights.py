@@ -32,7 +32,7 @@ HEADER_BYTES = 2**20
 WHOLE_MODELS_AT_ONCE, ADAPTERS_AT_ONCE = 2, 3
 _PREFIX = "ludus-weights-"
 _YOUNG_S = 60.0  # a folder that is no older may not be locked yet by who has made it
-_DTYPES = {"float32": "F32", "bfloat16": "BF16", "float16": "F16"}
+_DTYPES = {"float32": "F32", "bfloat16": "BF16", "float16": "F16", "int64": "I64", "int32": "I32", "bool": "BOOL"}
 
 
 @dataclass(frozen=True)
@@ -42,8 +42,7 @@ class LoadedWeights:
     model: LoadedModel
 
     def named_tensors(self) -> Iterable[tuple[str, Any]]:
-        for name, parameter in self.model.trainable.items():
-            yield self.model.saved_name(name), parameter
+        return self.model.saved(self.model.trainable.items())
 
     def copy_into_shared(self) -> None:
         """They are those already."""

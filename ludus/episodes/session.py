@@ -233,6 +233,10 @@ class Session:
         """How many tokens the engine was given for a turn of this session."""
         return self._graph.num_prompt_tokens(turn.id)
 
+    def given_ids(self, turn: Turn) -> tuple[int, ...]:
+        """The tokens that the engine was given for a turn of this session."""
+        return self._graph.path_ids(turn.id)[: self.num_prompt_tokens(turn)]
+
     def snapshot(self) -> SessionRecord:
         """The record of the turns finished so far."""
         return self._graph.snapshot()

@@ -208,7 +208,8 @@ class Exchange:
 
     def _answer(self, turns: tuple[Turn, ...], deltas: tuple[tuple[Delta, ...], ...] = ()) -> Answer:
         """deltas: by choice; some dialects need them for unstreamed answers too."""
-        return Answer(turns, self._num_prompt_tokens, self.request.session.token_text, deltas)
+        session = self.request.session
+        return Answer(turns, self._num_prompt_tokens, session.token_text, deltas, session.given_ids)
 
 
 def _pass_shifted(on_delta: OnDelta, first_choice_idx: int, choice_idx: int, delta: Delta) -> None:

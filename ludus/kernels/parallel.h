@@ -8,6 +8,7 @@
 #include <algorithm>
 #include <atomic>
 #include <cstdint>
+#include <vector>
 
 namespace {
 
@@ -70,15 +71,22 @@ void parallel_for(int64_t count, const Team& team, const Body& body) {
 }
 
 // body(i, scratch) for each i in [0, count), for tasks of any size: workers take `run` of them whenever they are free.
-// Each worker has a scratch of its own.
+// Each worker has a scratch of its own, out of those that are given.
+template <typename Scratch, typename Body>
+void parallel_tasks(int64_t count, int64_t run, const Team& team, std::vector<Scratch>& scratches, const Body& body) {
+  std::atomic<int64_t> next{0};
+  if (int(scratches.size()) < team.num_workers) scratches.resize(team.num_workers);
+  on_workers(team, [&](int32_t worker) {
+    for (int64_t from; (from = next.fetch_add(run, std::memory_order_relaxed)) < count;)
+      for (int64_t i = from; i < std::min(from + run, count); i++) body(i, scratches[worker]);
+  });
+}
+
+// The same with scratches that are there for this once.
 template <typename Scratch, typename Body>
 void parallel_tasks(int64_t count, int64_t run, const Team& team, const Body& body) {
-  std::atomic<int64_t> next{0};
-  on_workers(team, [&](int32_t) {
-    Scratch scratch;
-    for (int64_t from; (from = next.fetch_add(run, std::memory_order_relaxed)) < count;)
-      for (int64_t i = from; i < std::min(from + run, count); i++) body(i, scratch);
-  });
+  std::vector<Scratch> scratches;
+  parallel_tasks(count, run, team, scratches, body);
 }
 
 }  // namespace

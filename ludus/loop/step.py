@@ -1,14 +1,16 @@
 """One training step: makes a batch of groups, trains on it, publishes the weights to the engine, records the metrics.
 
 Knows: the order within a step.  Knows not: where the groups come from, what happens between two steps.
-Invariants: the ledger of the step balances before a weight changes; when the step returns, the new weights sample.
+Invariants: the ledger of the step balances before a weight changes; when the step returns, the new weights sample;
+an engine on the trainer's card sleeps whenever the trainer computes.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import AsyncIterator, Callable, Collection, Mapping
+from contextlib import AbstractContextManager, asynccontextmanager, nullcontext, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal, Protocol
@@ -21,7 +23,7 @@ from ludus.algorithms.resolve import algorithm_of
 from ludus.algorithms.settings import AlgorithmSettings
 from ludus.engines.base import Engine, WeightSource
 from ludus.episodes.ledger import Ledger
-from ludus.errors import UserError
+from ludus.errors import LudusError, UserError
 from ludus.loop.batch import BatchRules, build_batch, by_turn_id, places_to_measure, rows_to_measure
 from ludus.loop.measure import (
     TrainingClock,
@@ -81,6 +83,30 @@ class StepComponents(Protocol):
         """None: the algorithm has no teacher."""
 
 
+@asynccontextmanager
+async def trainers_turn(
+    engine: Engine, measure: Callable[[str], AbstractContextManager[None]] = lambda _: nullcontext()
+) -> AsyncIterator[None]:
+    """Within the block the trainer may compute: an engine that shares its card is paused, and keeps its calls. What is
+    published within the block samples after it. Other engines go on all the time.
+
+    measure: counts the seconds that it takes.
+    """
+    if not engine.shares_card:
+        yield
+        return
+    try:
+        with measure("sleep"):
+            await engine.pause()
+        yield
+    except Exception:
+        with suppress(LudusError):  # it samples with the weights that it has; why the block failed tells more
+            await engine.resume()
+        raise
+    with measure("wake"):
+        await engine.resume()
+
+
 @dataclass(frozen=True, slots=True)
 class TrainStepResult:
     """The result of a step."""
@@ -112,27 +138,31 @@ async def train_step(
     versions; once `train` has ended they are those of the next version, even if publishing then fails.
     """
     step = version + 1
-    measured = await _measured(taken, components, rules=rules, version=version, clock=clock, work=work)
-    with clock.measure("batch"):
-        built = build_batch(taken, rules, version=version, measured=measured, memory=memory)
-        built.ledger.check()
-    on_stage("batch", built.ledger, memory)
+    gaps = await _teacher_gaps(taken, components, rules=rules, version=version, clock=clock)
     kept: list[TokenColumns] = []
-    with clock.measure("train"):
-        if built.batch.num_trained:
-            algorithm = adapted(rules.algorithm, memory)
-            on_tokens = kept.append if record_tokens else None
-            train_metrics = await work.run(components.learner.train_batch, built.batch, algorithm, on_tokens=on_tokens)
-        else:  # a batch in which every token is masked changes no weight
-            train_metrics = {"train/skipped_steps": 1.0}
-            logger.warning("no token of this step can be trained; the ledger says why: %s", dict(built.ledger.masked))
-    known = remember(rules.algorithm, built.memory, train_metrics)
-    on_stage("train", built.ledger, known)
-    with clock.measure("publish"):
-        await asyncio.gather(  # the record is written while the weights are sent
-            components.engine.publish(step, components.learner.publish()),
-            *(asyncio.to_thread(components.store.add_tokens, step, each, built.turns) for each in kept),
-        )
+    async with trainers_turn(components.engine, clock.measure):
+        measured = await _measured(taken, components, gaps, rules=rules, version=version, clock=clock, work=work)
+        with clock.measure("batch"):
+            built = build_batch(taken, rules, version=version, measured=measured, memory=memory)
+            built.ledger.check()
+        on_stage("batch", built.ledger, memory)
+        with clock.measure("train"):
+            if built.batch.num_trained:
+                algorithm = adapted(rules.algorithm, memory)
+                on_tokens = kept.append if record_tokens else None
+                train = components.learner.train_batch
+                train_metrics = await work.run(train, built.batch, algorithm, on_tokens=on_tokens)
+            else:  # a batch in which every token is masked changes no weight
+                train_metrics = {"train/skipped_steps": 1.0}
+                why = dict(built.ledger.masked)
+                logger.warning("no token of this step can be trained; the ledger says why: %s", why)
+        known = remember(rules.algorithm, built.memory, train_metrics)
+        on_stage("train", built.ledger, known)
+        with clock.measure("publish"):
+            await asyncio.gather(  # the record is written while the weights are sent
+                components.engine.publish(step, components.learner.publish()),
+                *(asyncio.to_thread(components.store.add_tokens, step, each, built.turns) for each in kept),
+            )
     on_stage("publish", built.ledger, known)
     components.store.add_credit(step, built.credit)
     metrics = {
@@ -150,16 +180,34 @@ async def train_step(
     return TrainStepResult(step, metrics, built.ledger)
 
 
+async def _teacher_gaps(
+    taken: TakenGroups, components: StepComponents, *, rules: BatchRules, version: int, clock: TrainingClock
+) -> Mapping[str, tuple[float, ...]]:
+    """What the teacher, which may be the run's own engine, says of each token, by turn. Empty: it is not asked."""
+    if not algorithm_of(rules.algorithm).needs.teacher:
+        return {}
+    if components.teacher is None:
+        raise UserError("algorithm.distillation needs somebody who teaches: set teacher.kind")
+    with clock.measure("teacher"):
+        episodes = [episode for group in taken.trained for episode in group.episodes]
+        chosen = places_to_measure(taken, rules, version=version)
+        return await components.teacher.gaps(episodes, chosen, version=version)
+
+
 async def _measured(
     taken: TakenGroups,
     components: StepComponents,
+    gaps: Mapping[str, tuple[float, ...]],
     *,
     rules: BatchRules,
     version: int,
     clock: TrainingClock,
     work: TrainerThread,
 ) -> Measured:
-    """What the algorithm asks to have measured of each token before credit is assigned, under weights `version`."""
+    """What the algorithm asks to have measured of each token before credit is assigned, under weights `version`.
+
+    gaps: what the teacher said of them.
+    """
     needs = algorithm_of(rules.algorithm).needs
     measured: Measured = {}
     if needs.measured:
@@ -167,12 +215,6 @@ async def _measured(
             rows = rows_to_measure(taken, rules, version=version)
             measured = by_turn_id(taken, await work.run(components.learner.measure, rows, needs.measured))
     if needs.teacher:
-        if components.teacher is None:
-            raise UserError("algorithm.distillation needs somebody who teaches: set teacher.kind")
-        with clock.measure("teacher"):
-            episodes = [episode for group in taken.trained for episode in group.episodes]
-            chosen = places_to_measure(taken, rules, version=version)
-            gaps = await components.teacher.gaps(episodes, chosen, version=version)
         nothing = TokenNumbers()
         measured = {turn: replace(measured.get(turn, nothing), teacher_gaps=each) for turn, each in gaps.items()}
     return measured

@@ -61,6 +61,8 @@ def attend_by_plan(
     unknown = [each for each, value in others.items() if each not in _WITHOUT_EFFECT and value is not None]
     if dropout:
         unknown.append("dropout")
+    if sliding_window is not None and sliding_window < 1:
+        unknown.append(f"a sliding window of {sliding_window} tokens")
     if unknown:
         raise UserError(f"{name} asks its attention for {', '.join(unknown)}, which Ludus does not serve")
     layer_idx = module.layer_idx

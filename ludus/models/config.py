@@ -19,6 +19,10 @@ logger = logging.getLogger(__name__)
 
 # Layers whose whole state is the keys and values of the tokens before.
 _SERVED_LAYERS = ("full_attention", "sliding_attention")
+# Where configurations tell of quantised weights: transformers, earlier files of compressed tensors, MLX.
+_QUANTISED = ("quantization_config", "compression_config", "quantization")
+# How a model of several modalities begins the names of the parts that are not loaded.
+_NOT_TEXT = ("vision", "audio", "visual", "speech")
 # Frequencies that transformers changes for a whole call once one position in it lies past the original maximum.
 _FREQUENCIES_BY_LENGTH = ("longrope",)
 
@@ -51,6 +55,7 @@ class ModelConfig:
         architecture = architecture_of(hf)
         text = text_config(hf)
         values: dict[str, Any] = text.to_dict()
+        _check_plain(hf.to_dict(), architecture)
         _check_served(text, values, architecture)
         num_heads, width = int(text.num_attention_heads), int(text.hidden_size)
         original_length = _original_length(values)
@@ -120,13 +125,26 @@ def _original_length(values: Mapping[str, Any]) -> int | None:
     return next((int(each) for each in found if each is not None), None)
 
 
+def quantised(architecture: str, how: str) -> UserError:
+    """What is said of quantised weights."""
+    return UserError(
+        f"the weights of {architecture} are quantised ({how}), and Ludus samples and trains the same plain "
+        "weights; take the model in bf16, or save it so (`from_pretrained(…).dequantize()`)"
+    )
+
+
+def _check_plain(values: Mapping[str, Any], architecture: str) -> None:
+    """What is said of quantised weights stands in the text decoder's configuration, or in one around it."""
+    for name in _QUANTISED:
+        if found := values.get(name):
+            how = found.get("quant_method", name) if isinstance(found, Mapping) else name
+            raise quantised(architecture, str(how))
+    for name, part in values.items():
+        if isinstance(part, Mapping) and not name.startswith(_NOT_TEXT):
+            _check_plain(part, architecture)
+
+
 def _check_served(text: PretrainedConfig, values: Mapping[str, Any], architecture: str) -> None:
-    if values.get("quantization_config"):
-        how = values["quantization_config"].get("quant_method", "some method")
-        raise UserError(
-            f"the weights of {architecture} are quantised ({how}), and Ludus samples and trains the same plain "
-            "weights; take the model in bf16, or save it so (`from_pretrained(…).dequantize()`)"
-        )
     for layer_idx, layer_type in enumerate(values.get("layer_types") or values.get("layers_block_type") or ()):
         if layer_type not in (*_SERVED_LAYERS, "attention"):
             raise UserError(
@@ -144,6 +162,12 @@ def _check_served(text: PretrainedConfig, values: Mapping[str, Any], architectur
         raise UserError(
             f"{architecture} computes attention in code of its own, which transformers hands to nobody; Ludus serves "
             "models whose attention can be chosen (`attn_implementation`)"
+        )
+    floor = int(values.get("floor_scale") or 1) if values.get("attn_temperature_tuning") else None
+    if floor is not None and floor < int(text.max_position_embeddings):
+        raise UserError(
+            f"{architecture} scales queries by their place in a row, not in their sequence (attn_temperature_tuning); "
+            "Ludus packs sequences into rows and samples token by token, and cannot serve it"
         )
     if values.get("use_bidirectional_attention"):
         raise UserError(f"{architecture} attends in both directions; Ludus serves causal decoders")

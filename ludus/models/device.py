@@ -5,9 +5,12 @@ Knows: which devices torch finds here.  Knows not: models, memory, kernels.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import torch
 
 from ludus.errors import UserError
+from ludus.processes.cards import Card
 
 
 def use_device(device: torch.device) -> None:
@@ -18,6 +21,18 @@ def use_device(device: torch.device) -> None:
     """
     if device.type == "cuda":
         torch.cuda.set_device(device)
+
+
+def free_cached(device: torch.device) -> None:
+    """Give memory of a card that torch keeps for later, and what another process has read of it, back to the card.
+
+    Waits for what was begun there.
+    """
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+        with torch.cuda.device(device):
+            torch.cuda.ipc_collect()  # type: ignore[no-untyped-call]
+            torch.cuda.empty_cache()
 
 
 def choose_device(name: str) -> torch.device:
@@ -37,3 +52,15 @@ def choose_device(name: str) -> torch.device:
         cards = ", ".join(f"cuda:{each}" for each in range(num_cards))
         raise UserError(f"model.device={name!r} is not there; torch finds {cards}")
     return torch.device("cuda", card)
+
+
+def card_of(device: torch.device, cards: Sequence[Card]) -> Card | None:
+    """Which of the `cards` of this process, as `find_cards` lists them, a CUDA device is. None: the list is empty.
+
+    Found by its uuid, because CUDA may number cards in another order than the driver; by its number if no card of the
+    list has that uuid.
+    """
+    number = device.index or 0
+    uuid = str(torch.cuda.get_device_properties(number).uuid)
+    known = next((card for card in cards if card.name.partition("-")[2] == uuid), None)
+    return known or (cards[min(number, len(cards) - 1)] if cards else None)

@@ -1,6 +1,7 @@
 """Which type of numbers a model computes in where its settings leave it to the machine.
 
-Knows: how fast torch multiplies here, measured once and kept in the user's cache.  Knows not: models, kernels of ours.
+Knows: how fast torch multiplies here, measured once and kept in the user's cache; what cards compute.
+Knows not: models, kernels of ours.
 Invariant: on one machine the answer stays what it was, until torch, the processor or a cap on its instructions changes.
 """
 
@@ -27,6 +28,8 @@ from ludus.processes.files import remembered, user_cache
 
 logger = logging.getLogger(__name__)
 
+_AMPERE = (8, 0)
+"""The first compute capability with products in bf16; cards before it emulate them, slower than fp32."""
 DtypeName = Literal["bfloat16", "float16", "float32"]
 CAPS = ("ATEN_CPU_CAPABILITY", "ONEDNN_MAX_CPU_ISA", "DNNL_MAX_CPU_ISA", "ONEDNN_DEFAULT_FPMATH_MODE")
 """Variables by which torch's products leave out instructions that the processor has."""
@@ -58,8 +61,8 @@ class ProductTimes:
 
 
 def with_dtype(settings: ModelSettings) -> ModelSettings:
-    """The settings with `auto` replaced by what computes fastest here: bf16 on a card; on a processor bf16 unless fp32
-    is faster, about which a warning tells."""
+    """The settings with `auto` replaced by what computes fastest here: bf16 on a card, fp16 on one that only emulates
+    bf16; on a processor bf16 unless fp32 is faster. Whatever is not bf16, a warning tells."""
     if settings.dtype != "auto":
         return settings
     return settings.model_copy(update={"dtype": choose_dtype(choose_device(settings.device))})
@@ -67,11 +70,27 @@ def with_dtype(settings: ModelSettings) -> ModelSettings:
 
 def choose_dtype(device: torch.device) -> DtypeName:
     """What `auto` stands for on this device."""
+    if device.type == "cuda":
+        return _of_card(torch.cuda.get_device_name(device), torch.cuda.get_device_capability(device))
     if device.type != "cpu":
         return "bfloat16"
     times = product_times()
     _tell(times)
     return times.dtype
+
+
+@cache
+def _of_card(name: str, capability: tuple[int, int]) -> DtypeName:
+    if capability >= _AMPERE:
+        logger.info("model.dtype chosen=bfloat16 card=%r", name)
+        return "bfloat16"
+    logger.warning(
+        "model.dtype: auto is float16 here: %s, of compute capability %d.%d, computes no bf16; losses are scaled. A "
+        "model whose activations exceed 65,504 needs model.dtype=float32",
+        name,
+        *capability,
+    )
+    return "float16"
 
 
 @cache

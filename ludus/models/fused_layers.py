@@ -33,6 +33,7 @@ _SIBLINGS = (("q_proj", "k_proj", "v_proj"), ("gate_proj", "up_proj"))
 _GATED_PARTS = ("gate_proj", "up_proj", "down_proj", "act_fn")
 _ROTARY = "apply_rotary_pos_emb"
 _PROBE_ROWS = 5
+_LARGE = 64.0  # fp16 ends at 65,504
 
 
 def fuse_layers(module: nn.Module, *, device: torch.device | None = None, stacks: bool = True) -> None:
@@ -62,8 +63,12 @@ def _replace_forward(part: Any, forward: Callable[..., Any]) -> None:
 
 
 def _prove(part: nn.Module, forward: Callable[[Tensor], Tensor], width: int, like: Tensor) -> None:
-    """Replace the forward of `part`, which takes rows of `width` numbers, if both make the same of random ones."""
-    x = torch.randn(_PROBE_ROWS, width, dtype=like.dtype, device=like.device)
+    """Replace the forward of `part`, which takes rows of `width` numbers, if both make the same of random ones.
+
+    Large ones too: what cuts numbers off, such as the limit of some gated MLPs, leaves small ones alone.
+    """
+    x = torch.randn(2 * _PROBE_ROWS, width, dtype=like.dtype, device=like.device)
+    x[_PROBE_ROWS:] *= _LARGE
     if _near(forward(x), part(x)):
         _replace_forward(part, forward)
 

@@ -10,9 +10,10 @@ import json
 import shutil
 import sys
 import warnings
-from collections.abc import Callable, Collection, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, cast
 
@@ -20,7 +21,7 @@ import torch
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
 from torch.nn import Parameter
-from transformers import AutoConfig, AutoModelForCausalLM, PretrainedConfig, PreTrainedModel
+from transformers import AutoModelForCausalLM, PretrainedConfig, PreTrainedModel
 from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING
 from transformers.utils import logging as hf_logging
 
@@ -30,8 +31,10 @@ from ludus.models.config import ModelConfig, text_config
 from ludus.models.device import choose_device, use_device
 from ludus.models.dtype import with_dtype
 from ludus.models.fused_layers import fuse_layers
+from ludus.models.outline import check_headers, check_outline, read_config
 from ludus.models.probe import check_module
 from ludus.models.resolve import adapter_base, base_reference, resolve_model
+from ludus.models.saved_form import SavedForm, without_values
 from ludus.models.settings import LoraSettings, ModelSettings
 from ludus.models.targets import choose_targets
 from ludus.models.threads import choose_threads
@@ -135,8 +138,38 @@ class LoadedModel:
         config: dict[str, Any] = json.loads(json.dumps(self.adapter.peft_config[_ADAPTER].to_dict(), default=sorted))
         return config
 
-    def saved_name(self, name: str) -> str:
-        """Name that the saved files give to the parameter called `name` in `module`."""
+    def saved(self, tensors: Iterable[tuple[str, Tensor]]) -> Iterator[tuple[str, Tensor]]:
+        """Values of trained weights, given by their names in `module`, as saved files name and cut them."""
+        return self.form.saved((self._saved_name(name), tensor) for name, tensor in tensors)
+
+    @cached_property
+    def saved_shapes(self) -> Mapping[str, Tensor]:
+        """The tensors of saved files that hold trained weights, in the order of `saved`, without values."""
+        return dict(self.saved((name, without_values(each)) for name, each in self.trainable.items()))
+
+    @cached_property
+    def form(self) -> SavedForm:
+        """How files hold the model's tensors; those of an adapter are called there as peft does."""
+        return SavedForm(self.module, {**self.trainable, **self.untrained} if self.adapter is None else {})
+
+    @property
+    def untrained(self) -> Mapping[str, Tensor]:
+        """What files of the whole model hold beside trained weights, such as the biases of routers."""
+        if self.adapter is not None:
+            return {}
+        saved = self.module.state_dict().keys()
+        frozen = {name: each for name, each in self.module.named_parameters() if not each.requires_grad}
+        return frozen | {name: each for name, each in self.module.named_buffers() if name in saved}
+
+    def saved_parts(self, name: str) -> tuple[str, ...]:
+        """The tensors of saved files that hold the parameter called `name` in `module`; most are in one."""
+        return self.form.parts(self._saved_name(name))
+
+    def joined(self, name: str, parts: Mapping[str, Tensor]) -> Tensor:
+        """What `saved_parts` hold, as the parameter called `name` in `module`."""
+        return self.form.own(self._saved_name(name), parts)
+
+    def _saved_name(self, name: str) -> str:
         return name if self.adapter is None else "base_model.model." + name.replace(f".{_ADAPTER}.", ".")
 
 
@@ -157,8 +190,10 @@ def load_model(settings: ModelSettings, *, seed: int = 0, is_mapped: bool = Fals
     if base is not None and settings.lora is not None:
         raise UserError(f"{folder} is a LoRA adapter already; leave model.lora unset to go on training it")
     base_folder = folder if base is None else resolve_model(base)
-    described = _read_config(base_folder)
+    described = read_config(base_folder)
     config = ModelConfig.from_hf(described, context_length=settings.context_length)
+    check_outline(base_folder, described, config)
+    check_headers(base_folder, config)
     if text_config(described) is not described and (base is not None or settings.lora is not None):
         raise UserError(
             f"{config.architecture} is loaded as its text decoder alone, whose layers have other names than in the "
@@ -245,27 +280,24 @@ def read_trainable(model: LoadedModel, folder: Path, rows: Callable[[int], slice
     rows: which rows are wanted of so many; all of them by default.
     Raises UserError if it holds none of some parameter.
     """
-    wanted = {model.saved_name(name): name for name in model.trainable}
-    found: dict[str, Tensor] = {}
-    for path in sorted(folder.glob("*.safetensors")):
-        with safe_open(path, framework="pt") as file:
-            for saved_name in wanted.keys() & set(file.keys()):
-                part = file.get_slice(saved_name)
-                found[wanted[saved_name]] = part[rows(part.get_shape()[0])]
-    missing = [name for name in model.trainable if name not in found]
-    if missing:
+    with ExitStack() as stack:
+        opened = [stack.enter_context(safe_open(path, framework="pt")) for path in sorted(folder.glob("*.safetensors"))]
+        places = {name: file for file in opened for name in file.keys()}  # noqa: SIM118
+        return {name: _read(model, name, places, folder, rows) for name in model.trainable}
+
+
+def _read(
+    model: LoadedModel, name: str, places: Mapping[str, Any], folder: Path, rows: Callable[[int], slice]
+) -> Tensor:
+    parts = model.saved_parts(name)
+    if missing := [part for part in parts if part not in places]:
         raise UserError(f"{str(folder)!r} holds no weights of {missing[0]}; it is of another model, or not whole")
-    return found
-
-
-def _read_config(folder: Path) -> Any:
-    try:
-        # code that lies beside a model is never run, and nobody is asked whether it may
-        return AutoConfig.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
-    except (OSError, ValueError, KeyError) as error:
-        raise UserError(f"transformers does not know the model in {folder}: {error}") from error
-    except RecursionError:
-        raise UserError(f"{folder / 'config.json'} is nested too deep to be a model's") from None
+    if len(parts) == 1:
+        part = places[parts[0]].get_slice(parts[0])
+        found: Tensor = part[rows(part.get_shape()[0])]
+        return found
+    whole = model.joined(name, {part: places[part].get_tensor(part) for part in parts})
+    return whole[rows(len(whole))].clone()
 
 
 def _load_module(folder: Path, described: PretrainedConfig, dtype: torch.dtype) -> PreTrainedModel:
@@ -288,8 +320,10 @@ def _load_module(folder: Path, described: PretrainedConfig, dtype: torch.dtype) 
             )
     except (OSError, ValueError, KeyError, ImportError, SafetensorError) as error:
         raise UserError(f"could not load the model in {folder}: {error}") from error
-    if text is not described:
-        vars(module).pop("_weight_conversions", None)  # it is saved as a model of text, under names of its own
+    if text is not described or not getattr(module, "_weight_conversions", None):
+        # saved under the names of its family: a text decoder was loaded from other ones, and experts that were fused
+        # in their files already are separate ones in those that others load
+        vars(module).pop("_weight_conversions", None)
     missing = sorted(name for name in found["missing_keys"] if HEAD_NAME not in found["unexpected_keys"])
     if missing:
         raise UserError(

@@ -4,8 +4,10 @@ Configurations name their peculiarities in many words; what a layer really does 
 two short sequences of which the second lies far behind in its context, past the length that the model was stretched
 from:
 
-- every layer hands over queries, keys and values of one shape, and does with them what transformers' own `eager` does
-- the head multiplies, scales and caps, and nothing else
+- every layer hands over queries, keys and values of one shape, and does with them what transformers' own `eager` does,
+  also where scores are large
+- every layer's window is that of transformers' own mask for it, however long
+- the head multiplies, scales and caps, and nothing else, whatever the size of logits
 - two sequences packed into one row do not know of each other, and the first has the logits of `eager` alone
 - a sequence in two parts, the second over the kept keys and values of the first, is the sequence as a whole
 - nothing is NaN or infinite
@@ -14,7 +16,7 @@ from:
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
@@ -28,6 +30,7 @@ from ludus.errors import UserError
 from ludus.kernels.library import AttentionRule
 from ludus.models.attention import AttentionPlan, attend_by_plan, weigh_scores
 from ludus.models.config import ModelConfig
+from ludus.models.masks import MaskRule, is_window, watched_masks
 
 Backbone = Callable[[Tensor, Tensor, AttentionPlan], Tensor]
 
@@ -37,8 +40,11 @@ _PROBE_NAME = "ludus-probe"
 # Of the norm of what is expected. fp32: sums in another order. bf16 and fp16: roundings of many layers, and tokens that
 # another expert takes for them.
 _FINE, _COARSE = 1e-3, 0.3
-# Of one layer's attention alone.
-_COARSE_LAYER = 0.03
+# Queries that many times as large show caps of scores that are far above them.
+_LOUD = 16.0
+# What the head is given for the tokens of the second sequence: nothing shows a bias, much shows caps. fp16 ends early.
+_SCALES = (0.0, 2.0**-4, 1.0, 2.0**6, -(2.0**6), 2.0**12, 1.0)
+_SCALES_FP16 = (0.0, 2.0**-4, 1.0, 2.0**4, -(2.0**4), 2.0**6, 1.0)
 
 
 class ProbePlan:
@@ -56,7 +62,7 @@ class ProbePlan:
         if layer_idx in self.kept:
             k, v = (torch.cat(pair, 2) for pair in zip(self.kept[layer_idx], (k, v), strict=True))
         self.kept[layer_idx] = k, v
-        return attend_by_definition(q, k, v, self.mask(rule.window), rule).transpose(1, 2)
+        return attend_by_definition(q, k, v, self.mask(rule.window), rule).transpose(1, 2).contiguous()
 
     def mask(self, window: int | None) -> Tensor:
         """True where a query sees a key."""
@@ -98,16 +104,18 @@ def check_module(module: PreTrainedModel, config: ModelConfig, backbone: Backbon
     positions = torch.cat([first, second])
     at, row = torch.arange(len(positions), device=device), (torch.arange(len(positions), device=device) < _FIRST)
     plan = ProbePlan((at <= at[:, None]) & (row == row[:, None]), positions)
-    hidden, logits, errors = _run_packed(module, ids, positions[None], plan)
+    hidden, logits, scales_T, errors = _run_packed(module, ids, positions[None], plan)
     config = _check_layers(module, config, plan)
     if not bool(hidden.isfinite().all()):
         raise UserError(
             f"a forward pass of {config.architecture} in {hidden.dtype} gives NaN or infinite numbers; its weights are "
             "damaged, or need another model.dtype"
         )
-    _check_attention(module, config, errors, hidden.dtype)
-    _check_head(module, config, hidden, logits)
-    own = _own_logits(module, ids[:, :_FIRST])
+    _check_attention(module, config, errors)
+    _check_head(module, config, hidden * scales_T[:, None], logits)
+    with watched_masks(module) as masks:
+        own = _own_logits(module, ids[:, :_FIRST])
+    _check_masks(module, config, plan, masks)
     tolerance = _FINE if hidden.dtype == torch.float32 else _COARSE
     if _error(logits[:, :_FIRST], own) > tolerance:
         raise UserError(
@@ -136,27 +144,32 @@ def _begin_of_second(config: ModelConfig) -> int:
 
 def _run_packed(
     module: PreTrainedModel, ids: Tensor, positions: Tensor, plan: ProbePlan
-) -> tuple[Tensor, Tensor, dict[int, float]]:
-    """Hidden states that the head multiplies, logits, and how far each layer's attention is from transformers' own."""
+) -> tuple[Tensor, Tensor, Tensor, dict[int, float]]:
+    """Hidden states, logits of hidden states times scales, these scales (T,), and how far each layer's attention is
+    from transformers' own."""
     errors: dict[int, float] = {}
     hidden: list[Tensor] = []
+    scales: list[Tensor] = []
 
-    def attend(part: Any, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None = None, **more: Any) -> Any:
-        output, nothing = attend_by_plan(part, q, k, v, mask, **more)
+    def attend(part: Any, q: Tensor, k: Tensor, v: Tensor, attention_mask: Tensor | None = None, **more: Any) -> Any:
+        output, nothing = attend_by_plan(part, q, k, v, attention_mask, **more)
         eager = getattr(sys.modules[type(part).__module__], "eager_attention_forward", None)
         if eager is not None:
-            seen = plan.mask(more.get("sliding_window"))
-            added = torch.zeros(seen.shape, dtype=q.dtype, device=q.device).masked_fill_(
-                ~seen, torch.finfo(q.dtype).min
+            errors[part.layer_idx] = max(
+                _error_of_layer(part, eager, (q * loud, k, v), plan, more) for loud in (1.0, _LOUD)
             )
-            own = eager(
-                part, q, k, v, added[None, None], **{name: each for name, each in more.items() if name != "plan"}
-            )
-            errors[part.layer_idx] = _error(output, own[0].view_as(output))
         return output, nothing
 
+    def scale(*call: Any) -> Any:
+        output = call[-1]
+        hidden.append(output.last_hidden_state)
+        second = _SCALES_FP16 if hidden[0].dtype == torch.float16 else _SCALES
+        scales.append(hidden[0].new_tensor((*(1.0,) * _FIRST, *second)))
+        output.last_hidden_state = hidden[0] * scales[0][:, None]
+        return output
+
     AttentionInterface.register(_PROBE_NAME, attend)
-    watched = module.base_model.register_forward_hook(lambda *call: hidden.append(call[-1].last_hidden_state))
+    watched = module.base_model.register_forward_hook(scale)
     try:
         with _attention(module, _PROBE_NAME):
             logits = module(input_ids=ids, position_ids=positions, use_cache=False, plan=plan).logits
@@ -167,7 +180,20 @@ def _run_packed(
         raise UserError(
             f"the head of {type(module).__name__} does not multiply what its {module.base_model_prefix} gives"
         )
-    return hidden[0], logits, errors
+    return hidden[0], logits, scales[0], errors
+
+
+def _error_of_layer(
+    part: Any, eager: Callable[..., Any], heads: tuple[Tensor, ...], plan: ProbePlan, more: dict[str, Any]
+) -> float:
+    """How far a layer's attention by our rule is from transformers' own, both in fp32."""
+    q, k, v = (each.float() for each in heads)
+    rule = plan.rules[part.layer_idx]
+    seen = plan.mask(rule.window)
+    added = torch.zeros(seen.shape, device=q.device).masked_fill_(~seen, torch.finfo(q.dtype).min)
+    own = eager(part, q, k, v, added[None, None], **{name: each for name, each in more.items() if name != "plan"})[0]
+    got = attend_by_definition(q, k, v, seen, rule).transpose(1, 2)
+    return _error(got, own.reshape(got.shape))
 
 
 def _own_logits(module: PreTrainedModel, ids: Tensor) -> Tensor:
@@ -224,15 +250,23 @@ def _layer_name(module: PreTrainedModel, config: ModelConfig, layer_idx: int) ->
     return f"layer {layer_idx}{kind} of {config.architecture}"
 
 
-def _check_attention(
-    module: PreTrainedModel, config: ModelConfig, errors: dict[int, float], dtype: torch.dtype
-) -> None:
-    tolerance = _FINE if dtype == torch.float32 else _COARSE_LAYER
+def _check_attention(module: PreTrainedModel, config: ModelConfig, errors: dict[int, float]) -> None:
     for layer_idx, error in errors.items():
-        if error > tolerance:
+        if error > _FINE:
             raise UserError(
                 f"{_layer_name(module, config, layer_idx)} attends otherwise than by softmax over scaled, capped and "
                 f"masked scores: it is {error:.1%} from transformers' eager attention"
+            )
+
+
+def _check_masks(module: PreTrainedModel, config: ModelConfig, plan: ProbePlan, masks: Mapping[int, MaskRule]) -> None:
+    for layer_idx, rule in masks.items():
+        window = plan.rules[layer_idx].window
+        if not is_window(rule, window, length=config.context_length):
+            what = "all keys before a query" if window is None else f"a window of {window} tokens"
+            raise UserError(
+                f"{_layer_name(module, config, layer_idx)} tells its attention of {what}, and transformers' mask for "
+                "it shows others; Ludus serves causal attention whose windows are handed to it"
             )
 
 
@@ -241,8 +275,8 @@ def _check_head(module: PreTrainedModel, config: ModelConfig, hidden: Tensor, ex
     logits = functional.linear(hidden * config.logit_scale, head.weight).float()
     if config.logit_softcap is not None:
         logits = config.logit_softcap * torch.tanh(logits / config.logit_softcap)
-    # half a per cent of the range: far above bf16's rounding, far below any scale or bias that is left out
-    tolerance = 5e-3 * float(expected.abs().max())
-    if not float((logits - expected.float()).abs().max()) <= tolerance:
+    # of a token's range: above the two or three roundings of bf16, far below any scale, bias or cap that is left out
+    tolerance = (1e-3 if hidden.dtype == torch.float32 else 1e-2) * expected.float().abs().amax(-1, keepdim=True)
+    if not bool(((logits - expected.float()).abs() <= tolerance).all()):
         what = "adds a bias" if getattr(head, "bias", None) is not None else "does more than multiply, scale and cap"
         raise UserError(f"the head of {config.architecture} {what}; Ludus does not serve it")

@@ -16,7 +16,9 @@ from ludus.processes.files import user_cache
 
 _HUB_ID = re.compile(r"[\w.-]+/[\w.-]+")
 _TEXT_FILES = ("*.json", "*.jinja", "*.model", "*.txt")
-_HUB_FILES = (*_TEXT_FILES, "*.safetensors")
+_WEIGHT_FILES = ("*.safetensors",)
+# The same weights once more, in a form that other programs read.
+_OTHER_WEIGHTS = ("consolidated*.safetensors", "*/*.safetensors")
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,8 +51,9 @@ def cache_folder() -> Path:
 def resolve_model(ref: str) -> Path:
     """Folder with config, weights and tokenizer of the model that `ref` names.
 
-    A hub id is downloaded into the hub's own cache on first use.
-    Raises UserError if there is no such model, with the command or the setting that helps.
+    A hub id is downloaded into the hub's own cache on first use: its weights once all else has been judged.
+    Raises UserError if there is no such model, with the command or the setting that helps, or if its configuration
+    shows that it cannot be served.
     """
     if ref in EMBEDDED:
         folder = cache_folder() / ref
@@ -62,7 +65,8 @@ def resolve_model(ref: str) -> Path:
         _check_folder(folder)
         return folder
     if _HUB_ID.fullmatch(ref) and not ref.startswith("."):
-        return _from_hub(ref)
+        _check_unfetched(_from_hub(ref, _TEXT_FILES))
+        return _from_hub(ref, (*_TEXT_FILES, *_WEIGHT_FILES))
     raise UserError(
         f"no model {ref!r}: it is neither a folder, nor a hub id (`organisation/name`), "
         f"nor an embedded model ({', '.join(sorted(EMBEDDED))})"
@@ -116,14 +120,25 @@ def _check_folder(folder: Path) -> None:
             )
 
 
-def _from_hub(ref: str, files: Sequence[str] = _HUB_FILES) -> Path:
+def _check_unfetched(folder: Path) -> None:
+    """Refuse what cannot be served before its weights are fetched; an adapter's base has its turn by itself."""
+    if not (folder / "config.json").is_file():
+        return
+    try:
+        from ludus.models.outline import check_folder  # where texts alone are wanted there need be no torch
+    except ImportError as error:
+        raise UserError(f"serving a model needs {error.name!r}; run `pip install 'ludus[train]'`") from error
+    check_folder(folder)
+
+
+def _from_hub(ref: str, files: Sequence[str]) -> Path:
     try:
         from huggingface_hub import snapshot_download
         from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalEntryNotFoundError
     except ImportError as error:
         raise UserError(f"downloading {ref!r} needs huggingface_hub; run `pip install 'ludus[train]'`") from error
     try:
-        folder = Path(snapshot_download(ref, allow_patterns=list(files)))
+        folder = Path(snapshot_download(ref, allow_patterns=list(files), ignore_patterns=list(_OTHER_WEIGHTS)))
     except (HfHubHTTPError, HFValidationError, LocalEntryNotFoundError, OSError) as error:
         raise UserError(
             f"could not get model {ref!r} from the hub: {error}; check the name and the network, "

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Any, Literal
 
 from pydantic import Field
 
@@ -33,15 +33,28 @@ class ModelSettings(Settings):
     name is rejected."""
     dtype: Literal["auto", "bfloat16", "float16", "float32"] = "auto"
     """Type of the weights for sampling and the forward pass; the optimizer always keeps its own copy in float32. auto:
-    bfloat16 on a GPU; on a CPU bfloat16 too, unless float32 is faster there (measured once; a run records the result).
-    float16 is for GPUs: it has three more mantissa bits than bfloat16, and its losses are scaled."""
+    bfloat16 on a GPU, float16 on one before Ampere; on a CPU bfloat16, unless float32 is faster there (measured once).
+    A run records the result. float16 is for GPUs: it has three more mantissa bits than bfloat16, and its losses are
+    scaled."""
     device: str = Field(default="auto", pattern=r"^(auto|cpu|cuda(:\d+)?)$")
     """Device of the weights, the KV pages and the training step. auto: the CUDA GPU if there is one, else cpu."""
     lora: LoraSettings | None = None
     """None: every weight is trained."""
     chat_template: str | None = None
-    """Path of a .jinja file, or the name of a template that Ludus ships or that the model brings along, such as
-    `tool_use`. None: the model's own."""
+    """Path of a .jinja file, the name of a template that Ludus ships or that the model brings along, such as
+    `tool_use`, or the text of a template. None: the model's own."""
+    chat_template_kwargs: dict[str, Any] = Field(default_factory=dict)
+    """Arguments of the chat template for every conversation, such as `enable_thinking: false`. A request's own
+    arguments override them."""
     tool_parser: str = "auto"
     context_length: int | None = Field(default=None, ge=1)
     """None: as in the model's configuration."""
+
+    @property
+    def chat(self) -> dict[str, Any]:
+        """The settings of the model's chat text, as arguments of `ChatText.load`."""
+        return {
+            "chat_template": self.chat_template,
+            "chat_template_kwargs": self.chat_template_kwargs,
+            "tool_parser": self.tool_parser,
+        }

@@ -39,9 +39,14 @@ def shard_model(model: LoadedModel, mesh: DeviceMesh) -> LoadedModel:
     model: one that was loaded with `is_mapped`.
     """
     decoder = _Decoder(model.module)
+    # the few that no training of all weights changes stay whole, as buffers do
+    fixed = {each for each in model.untrained.values() if isinstance(each, nn.Parameter)}
+    for each in fixed:
+        each.data = each.data.to(mesh.device_type)
     for part in (*model.layers, decoder):
         # bf16 gradients of many ranks are summed in fp32
-        fully_shard(part, mesh=mesh, mp_policy=MixedPrecisionPolicy(reduce_dtype=torch.float32))
+        policy = MixedPrecisionPolicy(reduce_dtype=torch.float32)
+        fully_shard(part, mesh=mesh, mp_policy=policy, ignored_params=fixed)
         shards = cast(FSDPModule, part)
         shards.set_gradient_divide_factor(1.0)
         shards.set_force_sum_reduction_for_comms(True)  # gloo has no other one

@@ -2,6 +2,8 @@
 
 Knows: NVML, nvidia-smi, the driver's files, CUDA_VISIBLE_DEVICES.  Knows not: what the cards are used for.
 The driver's library (NVML) is tried first: containers and WSL have it, but may lack the driver's files.
+Invariant: a card is called by its uuid wherever it is known. A number means one card to the driver, another to CUDA
+where cards differ, and a third in a process that is given some of them.
 """
 
 from __future__ import annotations
@@ -11,29 +13,30 @@ import logging
 import os
 import shutil
 import subprocess
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 _log = logging.getLogger(__name__)
 
 VISIBLE = "CUDA_VISIBLE_DEVICES"
+_ORDER, _DRIVERS_ORDER = "CUDA_DEVICE_ORDER", "PCI_BUS_ID"
 _ROOT = Path("/")
 # Its usual name, and its path on WSL.
 _LIBRARIES = ("libnvidia-ml.so.1", "/usr/lib/wsl/lib/libnvidia-ml.so.1")
-_QUERY = ("--query-gpu=uuid,memory.total,memory.free", "--format=csv,noheader,nounits")
+_QUERY = ("--query-gpu=uuid,memory.total,memory.free,name", "--format=csv,noheader,nounits")
 _QUERY_S = 20.0  # if the driver must be loaded first, this takes seconds
-_UUID_BYTES = 96
+_TEXT_BYTES = 96  # NVML's longest uuid, and longest name
 _MIB = 2**20
 
 
 @dataclass(frozen=True, slots=True)
 class Card:
-    """One card."""
+    """One card, or the part of one that MIG makes."""
 
     name: str
-    """Its name in CUDA_VISIBLE_DEVICES."""
+    """Its name in CUDA_VISIBLE_DEVICES: its uuid, or its number if the driver does not tell more."""
     num_bytes: int | None
     """Size of its memory. None: not known."""
     free_bytes: int | None = None
@@ -43,8 +46,20 @@ class Card:
 @dataclass(frozen=True, slots=True)
 class _Found:
     uuid: str
+    """Empty: not known."""
     num_bytes: int | None = None
     free_bytes: int | None = None
+    model: str = ""
+    parts: tuple[_Found, ...] = ()
+    """Where MIG has divided it, and CUDA finds its parts instead."""
+
+    def card(self, name: str) -> Card:
+        """name: for one whose uuid is not known."""
+        return Card(self.uuid or name, self.num_bytes, self.free_bytes)
+
+    @property
+    def usable(self) -> tuple[_Found, ...]:
+        return self.parts or (self,)
 
 
 class _Memory(ctypes.Structure):
@@ -64,34 +79,46 @@ def load_nvml() -> Any:
 def find_cards(
     environ: Mapping[str, str] = os.environ, *, nvml: Callable[[], Any] = load_nvml, root: Path = _ROOT
 ) -> tuple[Card, ...]:
-    """The cards visible to CUDA in this process, in CUDA's order. Empty: there are none, or none may be used.
+    """The cards that this process may use. Empty: there are none, or none may be used.
 
-    Cards have the driver's numbers, which is CUDA's order if all are of the same model.
+    They are in CUDA's order if all are of the same model, or CUDA_VISIBLE_DEVICES names them. Of the parts of cards
+    CUDA gives a process one only, the first.
     """
     visible = environ.get(VISIBLE)
     if visible is not None and not visible.strip(" ,"):
         return ()
     found = _by_library(nvml()) or _by_program(root) or _by_files(root)
     if visible is None:
-        return tuple(Card(str(number), each.num_bytes, each.free_bytes) for number, each in enumerate(found))
-    cards = []
+        return tuple(each.card(str(number)) for number, whole in enumerate(found) for each in whole.usable)
+    # CUDA numbers different cards by their speed, unless it is told otherwise
+    are_numbered = len({each.model for each in found}) <= 1 or environ.get(_ORDER) == _DRIVERS_ORDER
+    cards: list[Card] = []
     for name in visible.split(","):
-        known = _named(name.strip(), found)
+        known = _named(name.strip(), found, are_numbered=are_numbered)
         if known is None:  # CUDA ignores an invalid entry and all that follow
             break
-        cards.append(Card(name.strip(), known.num_bytes, known.free_bytes))
-    return tuple(cards)
+        cards.append(known)
+    return tuple(cards) if len({card.name for card in cards}) == len(cards) else ()  # CUDA takes no card twice
 
 
-def _named(name: str, found: list[_Found]) -> _Found | None:
+def _named(name: str, found: list[_Found], *, are_numbered: bool) -> Card | None:
+    """The card that an entry of CUDA_VISIBLE_DEVICES means. None: there is none of that name."""
     if name.isdigit():
-        # without an answer from the driver, the entry is taken as valid
-        return found[int(name)] if int(name) < len(found) else None if found else _Found("")
-    if name.startswith("-"):
+        if not found:  # without an answer from the driver, the entry is taken as valid
+            return Card(name, None)
+        number = int(name)
+        if number >= len(found):
+            return None
+        return found[number].usable[0].card(name) if are_numbered else Card(name, None)
+    if not name or name.startswith("-"):
         return None
-    if not name.startswith("GPU-"):  # a MIG instance
-        return _Found(name)
-    return next((each for each in found if each.uuid.startswith(name)), None if found else _Found(name))
+    every = [each for whole in found for each in (*whole.usable, whole)]
+    known = next((each for each in every if each.uuid.startswith(name)), None)
+    if known is not None:
+        return known.usable[0].card(name)
+    # an older driver calls parts by other names than their uuids
+    is_told = name.startswith("GPU-") and any(each.uuid for each in found)
+    return None if is_told else Card(name, None)
 
 
 def _by_library(library: Any) -> list[_Found]:
@@ -107,14 +134,37 @@ def _by_library(library: Any) -> list[_Found]:
 
 
 def _asked(library: Any, number: int) -> _Found:
-    handle, memory, uuid = ctypes.c_void_p(), _Memory(), ctypes.create_string_buffer(_UUID_BYTES)
+    handle = ctypes.c_void_p()
     if library.nvmlDeviceGetHandleByIndex_v2(number, ctypes.byref(handle)):
         return _Found("")
-    if library.nvmlDeviceGetUUID(handle, uuid, _UUID_BYTES):
+    model = ctypes.create_string_buffer(_TEXT_BYTES)
+    name = "" if library.nvmlDeviceGetName(handle, model, _TEXT_BYTES) else model.value.decode(errors="replace")
+    return replace(_described(library, handle), model=name, parts=tuple(_parts(library, handle)))
+
+
+def _described(library: Any, handle: ctypes.c_void_p) -> _Found:
+    memory, uuid = _Memory(), ctypes.create_string_buffer(_TEXT_BYTES)
+    if library.nvmlDeviceGetUUID(handle, uuid, _TEXT_BYTES):
         return _Found("")
     if library.nvmlDeviceGetMemoryInfo(handle, ctypes.byref(memory)):  # fails on cards that share the host's memory
         return _Found(uuid.value.decode())
     return _Found(uuid.value.decode(), memory.total, memory.free)
+
+
+def _parts(library: Any, handle: ctypes.c_void_p) -> Iterator[_Found]:
+    """The parts of a card that is divided by MIG. Of one that is not, or cannot be: none."""
+    is_divided, later, most = ctypes.c_uint(), ctypes.c_uint(), ctypes.c_uint()
+    try:
+        if library.nvmlDeviceGetMigMode(handle, ctypes.byref(is_divided), ctypes.byref(later)) or not is_divided.value:
+            return
+        if library.nvmlDeviceGetMaxMigDeviceCount(handle, ctypes.byref(most)):
+            return
+    except AttributeError:  # a library from before MIG
+        return
+    for number in range(most.value):
+        part = ctypes.c_void_p()
+        if not library.nvmlDeviceGetMigDeviceHandleByIndex(handle, number, ctypes.byref(part)):
+            yield _described(library, part)
 
 
 def _by_program(root: Path) -> list[_Found]:
@@ -127,8 +177,14 @@ def _by_program(root: Path) -> list[_Found]:
     except (OSError, subprocess.SubprocessError) as error:
         _log.info("%s does not tell which cards there are: %s", program, error)
         return []
-    lines = [[each.strip() for each in line.split(",")] for line in asked.stdout.splitlines() if line.strip()]
-    return [_Found(uuid, *(int(each) * _MIB if each.isdigit() else None for each in sizes)) for uuid, *sizes in lines]
+    found = []
+    for line in asked.stdout.splitlines():
+        if not line.startswith("GPU-"):  # a message, such as that there are none
+            continue
+        uuid, total, free, model = (each.strip() for each in line.split(",", 3))
+        num_bytes, free_bytes = (int(each) * _MIB if each.isdigit() else None for each in (total, free))
+        found.append(_Found(uuid, num_bytes, free_bytes, model))
+    return found
 
 
 def _by_files(root: Path) -> list[_Found]:

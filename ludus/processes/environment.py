@@ -14,7 +14,8 @@ _HANDED_ON = frozenset(
     {
         *("PATH", "HOME", "USER", "LOGNAME", "SHELL", "LANG", "LANGUAGE", "TZ", "TMPDIR", "XDG_CACHE_HOME"),
         *("LD_LIBRARY_PATH", "VIRTUAL_ENV", "SSL_CERT_FILE", "SSL_CERT_DIR", "OMP_NUM_THREADS"),
-        *("PYTHONPATH", "PYTHONHASHSEED", "PYTHONUNBUFFERED", "CUDA_VISIBLE_DEVICES", "NO_PROXY"),
+        *("PYTHONPATH", "PYTHONHASHSEED", "PYTHONUNBUFFERED", "NO_PROXY"),
+        *("CUDA_VISIBLE_DEVICES", "CUDA_DEVICE_ORDER"),
     }
 )
 """Variables that programs need and that hold no secrets. `LC_…`, the locale, is passed on as well."""

@@ -143,11 +143,14 @@ def as_number(text: str) -> Fraction | None:
         return None
 
 
-def last_boxed(text: str) -> str | None:
-    r"""What stands in the last complete `\boxed{…}`. None: there is none."""
+def last_boxed(text: str, opening: str = "\\boxed{") -> str | None:
+    r"""What stands in the last complete `\boxed{…}`. None: there is none.
+
+    opening: what it begins with.
+    """
     at = len(text)
-    while (at := text.rfind("\\boxed{", 0, at)) >= 0:
-        depth, begin = 1, at + len("\\boxed{")
+    while (at := text.rfind(opening, 0, at)) >= 0:
+        depth, begin = 1, at + len(opening)
         for end in range(begin, len(text)):
             depth += {"{": 1, "}": -1}.get(text[end], 0)
             if depth == 0:

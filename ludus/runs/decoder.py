@@ -6,7 +6,7 @@ Knows: the run's configuration, where models are.  Knows not: what the text is s
 from __future__ import annotations
 
 from ludus.errors import UserError
-from ludus.models.resolve import resolve_model
+from ludus.models.resolve import resolve_tokenizer
 from ludus.runs.folder import read_config
 from ludus.runs.store import RunStore
 from ludus.runs.view import Decode
@@ -17,6 +17,6 @@ def decoder_of(store: RunStore) -> Decode | None:
     """A function from a run's token ids to text. None: the run's model is not on this machine."""
     try:
         reference = read_config(store.folder).get("model", {}).get("path")
-        return Tokenizer.load(resolve_model(str(reference))).decode if reference else None
+        return Tokenizer.load(resolve_tokenizer(str(reference))).decode if reference else None
     except UserError:
         return None

@@ -12,13 +12,14 @@ from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
-from urllib.parse import quote
+from urllib.parse import quote, quote_plus
 
 from ludus.processes.files import write_whole
 from ludus.runs.digest import digest
 from ludus.runs.plot import Series, write_reward_png
 from ludus.runs.store import RunStore
 from ludus.runs.view import Decode
+from ludus.runs.watch.compare import compare_runs
 from ludus.runs.watch.encode import finite_only, to_json
 from ludus.runs.watch.page import one_file
 from ludus.runs.watch.query import EpisodeQuery
@@ -105,6 +106,7 @@ def report_data(run: WatchedRun) -> dict[str, Any]:
         f"{name}/branches": {"branches": branches},
         **{f"{name}/branches/{each['id']}": run.branches.one(each["id"]) for each in branches},
         f"{name}/episodes": listed,
+        **_comparison(run, overview["evaluations"]),
     }
     for step in overview["steps"][-MOST_STEPS:]:
         data[f"{name}/steps/{step}"] = run.step(step)
@@ -116,6 +118,15 @@ def report_data(run: WatchedRun) -> dict[str, Any]:
     known = {row["id"] for row in listed["episodes"]}
     listed["episodes"] += [row for row in _shown(run) if row["id"] not in known]
     return data
+
+
+def _comparison(run: WatchedRun, evaluations: list[int]) -> dict[str, Any]:
+    """The first evaluation beside the last one, to which the page has a link; empty if there are not two."""
+    if len(evaluations) < 2:
+        return {}
+    name = quote_plus(run.id, safe="*").replace("~", "%7E")  # as by the page's `URLSearchParams`
+    asked = f"a={name}&b={name}&step_a={evaluations[0]}"
+    return {f"/api/compare?{asked}": compare_runs(run, evaluations[0], run, None)}
 
 
 def _shown(run: WatchedRun) -> Iterator[dict[str, Any]]:

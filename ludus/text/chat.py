@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache, cached_property
 from importlib import resources
@@ -26,6 +26,7 @@ from ludus.types import ChatRequest, Message, ToolCall
 logger = logging.getLogger(__name__)
 
 _ANSWER = "REPLYSTANDSHERE"
+_TEMPLATE_OPENINGS = ("{%", "{{", "{#")
 
 
 @dataclass(frozen=True)
@@ -37,20 +38,27 @@ class ChatText:
     parser: ToolParser
 
     @classmethod
-    def load(cls, folder: Path, *, chat_template: str | None = None, tool_parser: str = "auto") -> ChatText:
+    def load(
+        cls,
+        folder: Path,
+        *,
+        chat_template: str | None = None,
+        chat_template_kwargs: Mapping[str, Any] = {},
+        tool_parser: str = "auto",
+    ) -> ChatText:
         """The chat text of the model in `folder`.
 
-        chat_template: path of a Jinja file, or name of a shipped template ('chatml-tools') or of another template of
-        the model ('tool_use'). None: the model's own.
+        chat_template: path of a Jinja file, name of a shipped template ('chatml-tools') or of another template of the
+        model ('tool_use'), or a template's text. None: the model's own.
+        chat_template_kwargs: template arguments of every conversation; a warning names those that it does not read.
         tool_parser: 'auto', or a name of `PARSERS`.
         """
         tokenizer = Tokenizer.load(folder)
         source = _template_source(tokenizer, folder, chat_template)
-        return cls(
-            tokenizer=tokenizer,
-            template=ChatTemplate(source, tokenizer.special_tokens),
-            parser=parser_for(source, tool_parser),
-        )
+        template = ChatTemplate(source, tokenizer.special_tokens, default_kwargs=chat_template_kwargs)
+        if unread := sorted(chat_template_kwargs.keys() - template.variables):
+            logger.warning("the chat template does not read %s of model.chat_template_kwargs", ", ".join(unread))
+        return cls(tokenizer=tokenizer, template=template, parser=parser_for(source, tool_parser))
 
     @cached_property
     def constraints(self) -> Constraints:
@@ -128,6 +136,11 @@ def _tell_unread() -> None:
     )
 
 
+def is_template_source(text: str) -> bool:
+    """Whether it is the text of a chat template, and not a path or a name."""
+    return any(opening in text for opening in _TEMPLATE_OPENINGS)
+
+
 def shipped_templates() -> dict[str, str]:
     """The chat templates shipped with Ludus: source by name."""
     folder = resources.files("ludus.text") / "templates"
@@ -146,10 +159,12 @@ def _template_source(tokenizer: Tokenizer, folder: Path, chat_template: str | No
         return tokenizer.chat_template
     if chat_template in (known := {**shipped, **tokenizer.other_templates}):
         return known[chat_template]
+    if is_template_source(chat_template):
+        return chat_template
     path = Path(chat_template).expanduser()
     if not path.is_file():
         raise UserError(
             f"No chat template {chat_template!r}: neither a file nor one of the shipped ones or the model's own "
-            f"({', '.join(sorted(known))})."
+            f"({', '.join(sorted(known))}), nor the text of one, which has a Jinja tag."
         )
     return path.read_text(encoding="utf-8")

@@ -7,7 +7,7 @@ Invariant: rendering is pure, except that a template may ask for today's date.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
@@ -63,10 +63,18 @@ class ChatTemplate:
         source: str,
         special_tokens: Mapping[str, str] = {},
         *,
+        default_kwargs: Mapping[str, Any] = {},
         now: Callable[[], datetime] = datetime.now,
     ) -> None:
+        """default_kwargs: template arguments of every rendering, unless the rendering has its own of the same name.
+
+        Raises UserError if the source is invalid, or if an argument has a name that the conversation itself sets.
+        """
+        if taken := _OWN_NAMES & default_kwargs.keys():
+            raise UserError(_taken(taken))
         self.source = source
         self.special_tokens: Mapping[str, str] = dict(special_tokens)
+        self.default_kwargs: Mapping[str, Any] = dict(default_kwargs)
         try:
             self.environment = _environment(now)
             self._resumable = ResumableTemplate.of(self.environment, source)
@@ -118,11 +126,7 @@ class ChatTemplate:
                 param="tools",
             )
         if taken := _OWN_NAMES & set(template_kwargs):
-            raise AgentError(
-                f"Template arguments {sorted(taken)} are set by the conversation itself. Leave them out.",
-                code="template_error",
-                param="chat_template_kwargs",
-            )
+            raise AgentError(_taken(taken), code="template_error", param="chat_template_kwargs")
         known = _known(earlier, messages)
         values = self.values(
             messages, tools, generation_prompt=generation_prompt, template_kwargs=template_kwargs, known=known
@@ -146,6 +150,7 @@ class ChatTemplate:
         """
         return {
             **self.special_tokens,
+            **self.default_kwargs,
             **template_kwargs,
             "messages": self._values(known, messages),
             "tools": [tool_value(tool) for tool in tools] or None,
@@ -186,6 +191,10 @@ class ChatTemplate:
 
     def __repr__(self) -> str:
         return f"ChatTemplate({len(self.source)} characters, renders_tools={self.renders_tools})"
+
+
+def _taken(names: Set[str]) -> str:
+    return f"Template arguments {sorted(names)} are set by the conversation itself. Leave them out."
 
 
 def _known(earlier: Rendered | None, messages: Sequence[Message]) -> Rendered | None:

@@ -39,6 +39,9 @@ class AdamW(Protocol):
     def moments(self) -> Moments:
         """The moments of every weight that was ever updated; the tensors are the optimizer's own, not copies."""
 
+    def beside_weights(self) -> dict[str, Tensor]:
+        """Its tensors that are on the device of the weights, by names that nothing else has."""
+
     def take_over(self, moments: Mapping[str, Mapping[str, Tensor]]) -> None:
         """Replace all moments by copies of these, of whichever type; weights without any start anew."""
 
@@ -65,10 +68,15 @@ class TorchAdamW:
         for group in self._adamw.param_groups:
             group["lr"] = lr
         self._adamw.step()
+        for weight in self._weights.values():
+            weight.grad = None  # gradients are somebody else's, who may move them
 
     def moments(self) -> Moments:
         state = self._adamw.state
         return {name: dict(state[weight]) for name, weight in self._weights.items() if weight in state}
+
+    def beside_weights(self) -> dict[str, Tensor]:
+        return {f"{key}/{name}": each for name, own in self.moments().items() for key, each in own.items()}
 
     def take_over(self, moments: Mapping[str, Mapping[str, Tensor]]) -> None:
         for name, weight in self._weights.items():
@@ -116,6 +124,10 @@ class HalfAdamW:
 
     def moments(self) -> Moments:
         return {name: dict(own) for name, own in self._moments.items()}
+
+    def beside_weights(self) -> dict[str, Tensor]:
+        kinds = ("exp_avg", "exp_avg_sq")  # how many steps there were is known on the processor
+        return {f"{key}/{name}": own[key] for name, own in self._moments.items() for key in kinds}
 
     def take_over(self, moments: Mapping[str, Mapping[str, Tensor]]) -> None:
         self._moments = {}

@@ -2,7 +2,8 @@
 
 Knows: safetensors, rows.  Knows not: what the tensors are for, when to save.
 Invariants: every rank writes the rows that it keeps, and reads those that it will keep, whichever rank wrote them; all
-bits are preserved; nothing in a checkpoint is unpickled.
+bits are preserved; nothing in a checkpoint is unpickled; tensors are written and read one by one, so that no second
+copy of the state is in memory or on a card.
 
     trainer.json                          version, steps of the schedule, shapes, number of updates of each weight
     trainer-00001-of-00002.safetensors    the rows of rank 0: masters/NAME  exp_avg/NAME  exp_avg_sq/NAME
@@ -17,10 +18,10 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import torch
-from safetensors import SafetensorError, safe_open
-from safetensors.torch import save_file
+from safetensors import safe_open
 from torch import Tensor
 
+from ludus.engines.weights import write_safetensors
 from ludus.errors import UserError
 from ludus.processes.files import sync
 from ludus.trainer.ranks import Ranks, SingleRank, rows_of
@@ -38,13 +39,11 @@ def write_state(folder: Path, version: int, state: Mapping[str, Any], ranks: Ran
     """
     folder.mkdir(parents=True, exist_ok=True)
     moments = state["moments"]
+    # masters first: behind an odd number of bf16 moments they would not be aligned
     tensors = {f"masters/{name}": each for name, each in state["masters"].items()}
     tensors |= {f"{kind}/{name}": own[kind] for name, own in moments.items() for kind in _MOMENTS}
     path = folder / _part(ranks.rank, ranks.size)
-    try:
-        save_file({name: each.contiguous() for name, each in tensors.items() if each.numel()}, path)
-    except SafetensorError as error:  # which is what it makes of a disk that refuses
-        raise OSError(str(error)) from error
+    write_safetensors(path, ((name, each) for name, each in tensors.items() if each.numel()))
     sync(path)
     if ranks.rank == 0:
         about = {

@@ -112,7 +112,8 @@ class Critic:
     def train(self, minibatches: Sequence[Sequence[PackedRow]]) -> Metrics:
         """Take an optimizer step on each minibatch, and return the metrics."""
         means = TokenMeans()
-        steps = [self._train_part(part, means) for part in minibatches if part]
+        with self.optimizer.on_device():
+            steps = [self._train_part(part, means) for part in minibatches if part]
         self.optimizer.end_batch()
         whole = TokenMeans()
         for gathered in self._ranks.gather(means.parts()):

@@ -9,7 +9,7 @@ from __future__ import annotations
 import copy
 import json
 from collections.abc import Iterable, Mapping
-from itertools import islice
+from itertools import chain, islice
 from pathlib import Path
 
 from torch import Tensor
@@ -43,7 +43,8 @@ def export_model(
 ) -> None:
     """Write what `save_model` writes, with the trained weights from `tensors`, in the order of the trained parameters.
 
-    model: its own weights are not read.  max_file_bytes: largest size of a file, unless a single tensor is larger.
+    model: of its own tensors only those that are not trained are read.
+    max_file_bytes: largest size of a file, unless a single tensor is larger.
     """
     folder.mkdir(parents=True, exist_ok=True)
     if model.adapter is not None:
@@ -57,7 +58,9 @@ def export_model(
         model.module.config.save_pretrained(folder)
         if model.module.can_generate():
             model.module.generation_config.save_pretrained(folder)
-        written = _write_whole(_sizes(model), tensors, folder, max_file_bytes)
+        rest = dict(model.saved(model.untrained.items()))
+        sizes = {name: each.nbytes for name, each in (*model.saved_shapes.items(), *rest.items())}
+        written = _write_whole(sizes, chain(tensors, rest.items()), folder, max_file_bytes)
     remove_other_weights(model, folder, written)
     copy_companions(model.folder, folder, chat_template=chat_template)
 
@@ -76,17 +79,13 @@ def export_scalar_model(model: LoadedModel, folder: Path, *, pad_id: int) -> Non
     config.architectures, config.num_labels, config.pad_token_id = [made_for.__name__], 1, pad_id
     folder.mkdir(parents=True, exist_ok=True)
     config.save_pretrained(folder)
-    tensors = (
-        (HEAD_NAME if each is model.head_weight else name, each.detach()) for name, each in model.trainable.items()
+    tensors = model.saved(
+        (HEAD_NAME if each is model.head_weight else name, each.detach())
+        for name, each in (*model.trainable.items(), *model.untrained.items())
     )
     write_safetensors(folder / WHOLE_FILE, tensors, _METADATA)
     remove_other_weights(model, folder, {WHOLE_FILE})
     copy_companions(model.folder, folder)
-
-
-def _sizes(model: LoadedModel) -> dict[str, int]:
-    """Bytes of each trained weight, by its name in the saved model."""
-    return {model.saved_name(name): each.numel() * each.element_size() for name, each in model.trainable.items()}
 
 
 def _write_whole(

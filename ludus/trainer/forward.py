@@ -22,6 +22,7 @@ from ludus.models.attention import AttentionPlan
 from ludus.models.load import LoadedModel
 from ludus.models.tree import TreePlan
 from ludus.text.constraint import Constraints
+from ludus.trainer.fixed_order import take_rows
 from ludus.trainer.head import AskSlopes, VocabularyHead
 from ludus.trainer.processed_targets import ProcessedTargets
 
@@ -88,7 +89,7 @@ class TargetStates:
         """The hidden states, shape (M, D). If the model is sharded, its head is gathered from now on."""
         plan = row.plan if self.give_way is None else _GivingWay(row.plan, self.give_way)
         hidden_SD = self.model.backbone(row.token_ids_S[None], row.positions_S[None], plan)[0]
-        return hidden_SD.index_select(0, row.source_idx_M)
+        return take_rows(hidden_SD, row.source_idx_M)
 
     def differentiate(
         self, row: RowTensors, through_head: Callable[[Tensor, Tensor | None], Tensor], *, sink_VD: Tensor | None = None

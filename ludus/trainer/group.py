@@ -31,6 +31,7 @@ from torch.nn.functional import pad
 from ludus.errors import BackendError, UserError
 from ludus.models.device import use_device
 from ludus.models.shards import local_rows
+from ludus.processes.address import interface_towards
 from ludus.trainer.ranks import rows_of
 
 # Collectives of one command are seconds apart; a rank that is this late will not come any more.
@@ -39,7 +40,7 @@ STEP_TIMEOUT_S = 600.0
 _COMMAND_TIMEOUT = timedelta(days=365)
 # torch's type stubs lack it.
 TCPStore: Any = dist.TCPStore  # type: ignore[attr-defined]
-_LOOPBACK = ("127.0.0.1", "localhost", "::1")
+_GLOO = "GLOO_SOCKET_IFNAME"
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +80,7 @@ class TorchRanks:
         excepthook = sys.excepthook
         use_device(device)  # before the mesh, which would choose the GPU of the rank's number
         try:
-            with one_sentence(rank), _on_loopback(store):
+            with one_sentence(rank), _on_interface(store, device):
                 dist.init_process_group(
                     "gloo" if device.type == "cpu" else "cpu:gloo,cuda:nccl",
                     store=store,
@@ -205,18 +206,23 @@ def _rank_key(rank: int) -> str:
 
 
 @contextmanager
-def _on_loopback(store: Any) -> Iterator[None]:
-    """Make gloo listen on the loopback address if the store does, while a group is made.
+def _on_interface(store: Any, device: torch.device) -> Iterator[None]:
+    """Make gloo and NCCL listen where the store is reached, while a group is made: on the loopback address if it is
+    there, else under this machine's address on the route to it, whatever this machine's name leads to.
 
-    gloo takes this setting only from an environment variable; a value set by the user is not changed.
+    They take it only from environment variables; a value set by the user is not changed. NCCL's stays, because NCCL
+    listens when the ranks first compute together.
     """
-    variable = "GLOO_SOCKET_IFNAME"
-    name = next((name for _, name in socket.if_nameindex() if name in ("lo", "lo0")), None)
-    if not isinstance(store, TCPStore) or store.host not in _LOOPBACK or name is None or variable in os.environ:
+    name = interface_towards(store.host) if isinstance(store, TCPStore) else None
+    if name is None:
         yield
         return
-    os.environ[variable] = name
+    if device.type == "cuda":
+        os.environ.setdefault("NCCL_SOCKET_IFNAME", name)
+    is_ours = _GLOO not in os.environ
+    os.environ.setdefault(_GLOO, name)
     try:
         yield
     finally:
-        del os.environ[variable]
+        if is_ours:
+            del os.environ[_GLOO]

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,7 +20,9 @@ from torch.nn import Parameter
 
 from ludus.errors import ConfigError, UserError
 from ludus.trainer.adamw import make_adamw
+from ludus.trainer.fixed_order import add_rows
 from ludus.trainer.loss_scale import LossScale
+from ludus.trainer.offload import HostMemory
 from ludus.trainer.ranks import Ranks, SingleRank
 from ludus.trainer.rounding import Rounding
 from ludus.trainer.settings import OptimizerSettings
@@ -84,10 +87,12 @@ class MasterOptimizer:
         own = self.ranks.local_rows
         self._masters = {name: own(each).to(torch.float32, copy=True) for name, each in parameters.items()}
         self._grads = {name: torch.empty_like(master) for name, master in self._masters.items()}
-        self._empty = set(self._grads)
+        self._empty = set(self._masters)
         for name, parameter in self._parameters.items():
             parameter.register_post_accumulate_grad_hook(_GradientMover(self, name))  # type: ignore[no-untyped-call]
         self._adamw = make_adamw(self._masters, settings)
+        self._host: HostMemory | None = None
+        """Where all of it lies while it is not computed with. None: it stays on the device."""
 
     def __repr__(self) -> str:
         num_values = sum(master.numel() for master in self._masters.values())
@@ -98,24 +103,58 @@ class MasterOptimizer:
         """The fp32 master weights by parameter name: the rows that this process keeps."""
         return self._masters
 
+    @property
+    def is_offloaded(self) -> bool:
+        return self._host is not None
+
+    def offload(self) -> None:
+        """From now on masters, gradients and moments are on the parameters' device within `on_device` alone, and in the
+        host's memory else."""
+        self._host = HostMemory(next(iter(self._parameters.values())).device)
+        self._leave_device(self._host)
+
+    @contextmanager
+    def on_device(self) -> Iterator[None]:
+        """Within the block gradients may be added and steps taken. Nothing is moved without `offload`."""
+        host = self._host
+        if host is None:
+            yield
+            return
+        host.give_back(self._movable())
+        try:
+            yield
+        finally:
+            self._leave_device(host)
+
+    def _leave_device(self, host: HostMemory) -> None:
+        self._grads = self.gradients()  # what was not added to holds nothing
+        host.take(self._movable())
+
+    def _movable(self) -> dict[str, Tensor]:
+        parts = {"master": self._masters, "gradient": self._grads}
+        own = {f"{part}/{name}": each for part, tensors in parts.items() for name, each in tensors.items()}
+        return {**own, **self._adamw.beside_weights()}
+
     def sink(self, name: str) -> Tensor:
         """The fp32 buffer of the parameter's gradient, to add to."""
         if name in self._empty:
             self._empty.discard(name)
-            self._grads[name].zero_()
+            self._buffer(name).zero_()
+        return self._grads[name]
+
+    def _buffer(self, name: str) -> Tensor:
+        """The same, whatever it holds."""
+        if name not in self._grads:
+            self._grads[name] = torch.empty_like(self._masters[name])
         return self._grads[name]
 
     def add_gradient(self, name: str, gradient: Tensor) -> None:
         """Add a gradient to the fp32 buffer; a sparse one (of embeddings) touches only its rows."""
         if gradient.is_sparse:
-            rows, values = gradient._indices()[0], gradient._values().float()
-            if values.is_cuda:  # adds duplicate rows in a fixed order; index_add does so only on the CPU
-                self.sink(name).index_put_((rows,), values, accumulate=True)
-            else:
-                self.sink(name).index_add_(0, rows, values)
+            add_rows(self.sink(name), gradient._indices()[0], gradient._values().float())
         elif name in self._empty:
             self._empty.discard(name)
-            self._grads[name].copy_(gradient)
+            self._buffer(name).copy_(gradient)
         else:
             self._grads[name].add_(gradient)
 
@@ -125,7 +164,7 @@ class MasterOptimizer:
 
     def forget_gradients(self) -> None:
         """Discard the accumulated gradients."""
-        self._empty = set(self._grads)
+        self._empty = set(self._masters)
 
     def step(self) -> StepResult:
         """Update the masters by the accumulated gradients, and discard these. The parameters do not change yet.
@@ -157,7 +196,8 @@ class MasterOptimizer:
 
     def rounded(self, name: str) -> Tensor:
         """What `copy_to_parameters` would write to this process's rows of a weight, in the parameter's type."""
-        rows = torch.empty_like(self._masters[name], dtype=self._parameters[name].dtype)
+        parameter = self._parameters[name]
+        rows = torch.empty_like(self._masters[name], dtype=parameter.dtype, device=parameter.device)
         self._round(name, rows)
         return rows
 
@@ -204,7 +244,8 @@ class MasterOptimizer:
     def _round(self, name: str, into: Tensor) -> None:
         shape = self._parameters[name].shape
         first_row = self.ranks.rows(shape[0]).start
-        self.rounding.copy(self._masters[name], into, name=name, first=first_row * math.prod(shape[1:]))
+        master = self._masters[name].to(into.device)
+        self.rounding.copy(master, into, name=name, first=first_row * math.prod(shape[1:]))
 
     @torch.no_grad()
     def _clip(self) -> Tensor:

@@ -154,9 +154,9 @@ class ProcessedTargets:
         first_target_P = torch.searchsorted(lengths_T, positions_P, right=True)
         counted_P = (positions_P >= logit_processing.answer_from) & (first_target_P < len(lengths))
         at = (first_target_P[counted_P], places_P[counted_P])
-        counts_TU = torch.zeros(repetition_TU.shape, device=self.device)
-        counts_TU.index_put_(at, counts_TU.new_ones(()), accumulate=True)
-        counts_TU = counts_TU.cumsum(0)
+        new_TU = torch.zeros(repetition_TU.shape, dtype=torch.int32, device=self.device)
+        new_TU.index_put_(at, new_TU.new_ones(()), accumulate=True)
+        counts_TU = new_TU.cumsum(0).float()
         shift_TU = counts_TU * -logit_processing.frequency_penalty - (counts_TU > 0) * logit_processing.presence_penalty
         biases = [bias for _, bias in logit_processing.logit_bias]
         shift_TU[:, places[len(path) :]] += torch.tensor(biases, dtype=torch.float32, device=self.device)

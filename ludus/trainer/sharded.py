@@ -64,8 +64,7 @@ class ShardedWeights:
         Each is gathered when it is asked for, and need not be kept while the next one is.
         """
         model = self.trainer.model
-        for name in model.trainable:
-            yield model.saved_name(name), self.trainer.whole(name, self.version)
+        return model.saved((name, self.trainer.whole(name, self.version)) for name in model.trainable)
 
     @torch.no_grad()
     def copy_into_shared(self) -> None:

@@ -22,7 +22,7 @@ from ludus.algorithms.resolve import algorithm_of
 from ludus.algorithms.settings import AlgorithmSettings
 from ludus.engines.lease import ComputeLease
 from ludus.errors import UserError
-from ludus.models.device import use_device
+from ludus.models.device import free_cached, use_device
 from ludus.models.load import LoadedModel, read_trainable, save_model
 from ludus.runs.metrics import Metrics, merge_means
 from ludus.runs.tokens import TokenColumns
@@ -67,9 +67,10 @@ class TrainedWeights:
 
         After the first copy the lease is taken for each, so the caller must not hold it.
         """
-        for name, parameter in self.model.trainable.items():
-            weight = self._sampling(parameter) if self.is_copied else self.optimizer.rounded(name)
-            yield self.model.saved_name(name), weight
+        return self.model.saved(
+            (name, self._sampling(parameter) if self.is_copied else self.optimizer.rounded(name))
+            for name, parameter in self.model.trainable.items()
+        )
 
     def _sampling(self, parameter: Tensor) -> Tensor:
         with self.lease.hold(LEASE_NAME):
@@ -80,6 +81,8 @@ class TrainedWeights:
         if not self.is_copied:
             self.optimizer.copy_to_parameters()
             self.is_copied = True
+            if self.optimizer.is_offloaded:  # the card is about to be the engine's
+                free_cached(self.model.head_weight.device)
 
 
 class ModelTrainer:
@@ -147,6 +150,11 @@ class ModelTrainer:
     def __repr__(self) -> str:
         return f"<ModelTrainer of {self.model!r} at version {self.version}>"
 
+    def offload(self) -> None:
+        """From now on the card holds masters, gradients and moments only while a batch is trained."""
+        for optimizer in (self.optimizer, *(() if self.critic is None else (self.critic.optimizer,))):
+            optimizer.offload()
+
     def configure(self, *, lr: float, algorithm: AlgorithmSettings | None = None) -> None:
         """Use this learning rate and algorithm from the next batch on. algorithm: None: it is not changed.
 
@@ -195,11 +203,12 @@ class ModelTrainer:
         if is_alone:
             self.version += 1
             return {**learned, "train/optimizer_steps": 0.0}
-        if len(parts) == 1:
-            self._backward.add(parts[0], means, chosen, version=batch.version)
-            steps: list[Metrics] = [self._step()]
-        else:
-            steps = self._train_parts(parts, means, chosen, batch.version)
+        with self.optimizer.on_device():
+            if len(parts) == 1:
+                self._backward.add(parts[0], means, chosen, version=batch.version)
+                steps: list[Metrics] = [self._step()]
+            else:
+                steps = self._train_parts(parts, means, chosen, batch.version)
         self.optimizer.end_batch()
         self.version += 1
         if on_tokens is not None and means.tokens is not None:
@@ -215,7 +224,8 @@ class ModelTrainer:
     def forward_backward(self, batch: Batch, algorithm: AlgorithmSettings | None = None) -> Metrics:
         """Add the batch's gradient to the accumulated one, and return the metrics."""
         means = TokenMeans()
-        self._backward.add(batch.rows, means, self._chosen(algorithm), version=batch.version)
+        with self.optimizer.on_device():
+            self._backward.add(batch.rows, means, self._chosen(algorithm), version=batch.version)
         return self._result(means)
 
     def gradient(self, name: str) -> Tensor:

@@ -8,7 +8,9 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 import pytest
+import torch
 
+from ludus.api.local import settled
 from ludus.api.servers import connect, open_files
 from ludus.config import Config
 from ludus.engines.vllm.settings import VllmSettings
@@ -73,6 +75,35 @@ def test_ways_that_do_not_lead_there_are_refused(
     """Each names the ways there are."""
     with pytest.raises(ConfigError, match=match):
         open_files(config(tmp_path, weights=route), Model(adapter_config))
+
+
+@pytest.mark.parametrize(
+    ("engine", "model", "device", "way"),
+    [
+        ({"placement": "shared"}, {}, "cuda:0", "ipc"),
+        ({"placement": "shared"}, {}, "cpu", "auto"),
+        ({"placement": "shared", "weights": "disk"}, {}, "cuda:0", "disk"),
+        ({"placement": "shared"}, {"lora": {"rank": 2}}, "cuda:0", "auto"),
+        ({}, {}, "cuda:0", "auto"),
+    ],
+    ids=["shared", "processor", "given", "lora", "split"],
+)
+def test_whole_models_are_handed_over_within_a_shared_card(
+    engine: dict[str, Any],
+    model: dict[str, Any],
+    device: str,
+    way: str,
+    tiny_model_folder: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """It is settled before anything starts, so that vLLM and the run know the same; adapters go as ever, and so does
+    what was told how to go."""
+    monkeypatch.setattr("ludus.models.device.choose_device", lambda _: torch.device(device))
+    asked = Config(
+        model={"path": str(tiny_model_folder), "dtype": "float32", **model}, engine={"kind": "vllm", **engine}
+    )
+    found = settled(asked).engine
+    assert isinstance(found, VllmSettings) and found.weights == way
 
 
 def test_keys_that_vllm_has_act() -> None:

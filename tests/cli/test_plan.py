@@ -37,3 +37,11 @@ def test_a_run_that_does_not_fit_is_refused(tmp_path, ludus):
     """Exit code 2, with the nearest that does."""
     ended = ludus("plan", model(tmp_path), "--cards", "1x24")
     assert ended.code == 2 and "model.lora.rank=16" in ended.err
+
+
+def test_a_card_that_two_have_in_turns_is_one(tmp_path, ludus):
+    """A column for each turn, and one card in use."""
+    ended = ludus("plan", model(tmp_path), "engine.kind=vllm", "engine.placement=shared", "--cards", "1x80")
+    assert ended.code == 0, ended.err
+    for part in ("1 card: trains", "in its turn: samples", "vLLM asleep", "1 of 1 card of 80.0 GB in use"):
+        assert part in ended.out, ended.out

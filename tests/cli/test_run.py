@@ -174,18 +174,18 @@ def test_a_notebook_says_whose_names_it_means(tmp_path: Path, original: Path, ce
 
 
 def test_a_script_of_the_shell_runs_as_it_is(tmp_path: Path) -> None:
-    """What it calls python runs modules and scripts of ours, also in a checkout of the original."""
+    """What it calls python runs modules and scripts of ours, by `uv run` and in a checkout of the original too."""
     (tmp_path / "verl" / "trainer").mkdir(parents=True)
     for package in ("verl", "verl/trainer"):
         (tmp_path / package / "__init__.py").write_text("raise SystemExit('the original')\n")
     (tmp_path / "near.py").write_text("import near_too, sys, verl\nprint(verl.__name__, sys.argv[1:])\n")
     (tmp_path / "near_too.py").write_text("")
     (tmp_path / "run.sh").write_text(
-        "set -e\npython3 near.py 'a b' \"$@\"\npython -c 'print(1 + 1)'\n"
-        "python3 -m verl.trainer.main_ppo --config-name=ppo_trainer data.truncation=left || exit 3\n"
+        "set -e\nuv run --frozen --extra vllm python3 near.py 'a b' \"$@\"\npython -c 'print(1 + 1)'\n"
+        "python3 -m verl.trainer.main_ppo --config-name=ppo_trainer data.prompt_key=question || exit 3\n"
     )
     done = ludus_run(tmp_path, "--as", "verl", "run.sh", "x=1")
     assert done.stdout.split("\n")[:2] == ["ludus.compat.verl ['a b', 'x=1']", "2"], done.stderr
-    assert done.returncode == 3 and "data.truncation='left' is not possible" in done.stderr
+    assert done.returncode == 3 and "data.prompt_key='question' is not possible" in done.stderr
     told = ludus_run(tmp_path, "run.sh")
     assert "'verl' lies in this folder" in told.stdout and "ludus run --as verl" in told.stdout

@@ -33,6 +33,7 @@ from ludus.engines.vllm.settings import VllmSettings
 from ludus.engines.weights import LoadedWeights, WeightFiles
 from ludus.episodes.recorder import Recorder
 from ludus.episodes.spec import SessionSpec
+from ludus.loop.step import trainers_turn
 from ludus.models.load import LoadedModel, load_model
 from ludus.models.resolve import resolve_model
 from ludus.models.settings import LoraSettings, ModelSettings
@@ -157,15 +158,54 @@ def test_weights_change_in_place(
 
 
 @pytest.mark.timeout(START_S * 2)
+def test_it_sleeps_through_the_trainers_turn(
+    address: ReplicaAddress, folder: Path, files: WeightFiles, model: ModelSettings
+) -> None:
+    """A call in flight loses nothing, is computed anew under the weights of the turn, and its time stands still; one
+    that comes meanwhile waits. On a processor vLLM does all of that and keeps its memory."""
+    trained = load_model(model)
+    probe = Tokenizer.load(folder).encode(PROBE)
+
+    async def scenario() -> None:
+        shared = vllm_delivery(settings(placement="shared"), files)
+        async with connected(address, folder, files, **shared) as engine:
+            await engine.publish(0, LoadedWeights(trained))
+            across = Across(engine, 1)
+            await across.has_begun.wait()
+            async with trainers_turn(engine):
+                assert (await asking(engine, "/is_sleeping"))["is_sleeping"]
+                await engine.check()
+                meanwhile = asyncio.create_task(engine.generate(call("meanwhile", sampling=Sampling(seed=1))))
+                change(trained, 1)
+                await engine.publish(1, LoadedWeights(trained))
+                assert (await asking(engine, "/is_sleeping"))["is_sleeping"] and not meanwhile.done()
+            assert not (await asking(engine, "/is_sleeping"))["is_sleeping"]
+            assert await engine.score(probe) == pytest.approx(trainer_logprobs(trained, probe), abs=TOLERANCE)
+            assert set((await meanwhile).versions) == {1}
+            assert set((await across.end()).versions) == {0, 1}
+            await engine.pause()
+        async with connected(address, folder, files, **shared) as engine:  # it was left asleep
+            assert (await engine.generate(call("woken"))).token_ids
+
+    async def asking(engine: VllmEngine, path: str) -> dict[str, Any]:
+        async with httpx.AsyncClient(headers={"authorization": f"Bearer {address.key}"}) as http:
+            found: dict[str, Any] = (await http.get(address.url + path)).json()
+            return found
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.timeout(START_S * 2)
 def test_adapters_are_loaded_hot(folder: Path, tmp_path: Path) -> None:
-    """The same of adapters."""
+    """The same of adapters, to a server that goes on and to one that sleeps through each publish."""
     asked = ModelSettings(path=str(folder), dtype="float32", lora=LORA)
-    model = load_model(asked)
-    files = WeightFiles.in_shared_memory(adapter_config=model.adapter_config)
+    files = WeightFiles.in_shared_memory(adapter_config=load_model(asked).adapter_config)
 
     async def scenario(address: ReplicaAddress) -> None:
-        async with connected(address, folder, files) as engine:
-            await check_publishes(engine, model, Tokenizer.load(folder).encode(PROBE))
+        for placement in ("split", "shared"):
+            delivery = vllm_delivery(settings(placement=placement), files)
+            async with connected(address, folder, files, **delivery) as engine:
+                await check_publishes(engine, load_model(asked), Tokenizer.load(folder).encode(PROBE))
 
     try:
         with serving(settings(), asked, tmp_path / "log.txt") as address:

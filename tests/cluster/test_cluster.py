@@ -4,15 +4,19 @@ import asyncio
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import httpx
 import pytest
+import torch
 
+from ludus.cluster import cluster as module
 from ludus.cluster.cluster import head_view, open_cluster
 from ludus.cluster.status import RunStatus, clear_status, is_free, read_status, write_status
 from ludus.cluster.supervise import SupervisionPolicy
 from ludus.config import Config
 from ludus.errors import UserError
+from ludus.processes.cards import Card
 
 
 @pytest.fixture
@@ -26,6 +30,17 @@ async def beside(config):
     async with open_cluster(config, is_run=False) as cluster:
         await cluster.begin("engine", 1, SupervisionPolicy())
         yield cluster
+
+
+def test_the_heads_card_has_the_drivers_name(config, monkeypatch):
+    """Whatever number CUDA gives it, so that no other process is given it under another."""
+    monkeypatch.setattr(module, "find_cards", lambda: (Card("GPU-a", 80), Card("GPU-b", 80)))
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda number: SimpleNamespace(uuid="ba"[number]))
+    for device, name in (("cuda:0", "GPU-b"), ("cuda:1", "GPU-a"), ("cpu", None)):
+        model = config.model.model_copy(update={"device": device})
+        assert module._head_card(config.model_copy(update={"model": model})) == name
 
 
 def test_what_plays_beside_a_run_leaves_its_folder_alone(config):

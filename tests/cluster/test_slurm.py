@@ -1,14 +1,17 @@
 """The job and its steps as words; the job's script as a program, with a scontrol that writes down what it is told."""
 
 import os
+import random
 import signal
 import subprocess
 import sys
+from contextlib import nullcontext
+from dataclasses import replace
 
 import pytest
 
 from ludus.cluster.base import Role
-from ludus.cluster.slurm import SlurmJob, SlurmLauncher, interrupt_job, job_of, step_command, submit
+from ludus.cluster.slurm import SlurmJob, SlurmLauncher, interrupt_job, job_of, per_node, step_command, submit
 from ludus.errors import ConfigError, UserError
 from ludus.processes.placement import LocalScheduler, RayScheduler, ResourceSettings, RoleSettings, SlurmScheduler
 from ludus.settings import idle_keys
@@ -36,14 +39,15 @@ def job(tmp_path, command=("true",), **slurm):
 
 
 def test_a_job_asks_for_what_its_roles_take(tmp_path):
-    """Resources of all processes are summed and shared out over the nodes; more options stand as they were given."""
+    """Resources of all processes are shared out over the nodes, so that every process finds a node with its part free;
+    more options stand as they were given."""
     script = job(
         tmp_path, nodes=2, options={"partition": "gpu", "time": "01:00:00", "exclusive": None}, env={"A": "b c"}
     ).script()
     lines = script.splitlines()
     for line in (
         "#SBATCH --nodes=2",
-        "#SBATCH --cpus-per-task=5",
+        "#SBATCH --cpus-per-task=7",
         "#SBATCH --gpus-per-node=3",
         "#SBATCH --mem=11G",
         "#SBATCH --requeue",
@@ -62,25 +66,103 @@ def test_a_step_takes_its_own_share():
     words = step_command(role, 3)
     assert words[0] == "srun" and "--exact" in words
     assert {"--cpus-per-task=2", "--gpus=1", "--mem=2G", "--ntasks=1", "--job-name=engine-3"} <= set(words)
+    assert not {"--overlap", "--gres=none"} & set(words)
 
 
-def test_the_heads_cards_are_held_by_a_step(tmp_path, monkeypatch):
+def test_a_step_without_cards_takes_none_of_the_jobs():
+    """Slurm would give it all of them, and every later step would wait; one that computes on cards without a
+    reservation shares them."""
+    role = Role("rollout", ("python",), RoleSettings())
+    assert "--gres=none" in step_command(role, 0)
+    engine = step_command(replace(role, name="engine", cards=1), 0)
+    assert "--overlap" in engine and "--gres=none" not in engine
+
+
+@pytest.mark.parametrize(
+    ("sizes", "num_nodes", "least"),
+    [
+        ([], 2, 0),
+        ([0, 0], 2, 0),
+        ([1, 2, 3], 1, 6),
+        ([1, 1, 1], 2, 2),
+        ([2, 2, 2], 2, 4),  # 3 on each would leave the third one without a node
+        ([11, 11], 2, 11),
+        ([1, 2, 2], 2, 3),
+        ([2, 3, 3, 1, 1, 1, 1], 2, 7),
+        ([200] * 64, 8, 1600),
+    ],
+)
+def test_every_process_finds_a_node(sizes, num_nodes, least):
+    """In whatever order they come, and onto whichever node with room Slurm puts each; with less some would wait."""
+    assert per_node(sizes, num_nodes) == least
+    chance = random.Random(0)
+    for _ in range(50):
+        left = [least] * num_nodes
+        for size in chance.sample(sizes, len(sizes)):
+            left[chance.choice([node for node, free in enumerate(left) if free >= size])] -= size
+
+
+def test_options_of_the_whole_job_are_not_those_of_a_step(tmp_path, monkeypatch):
+    """srun reads them in its environment; a step would take all cards, or memory that other steps need."""
+    monkeypatch.setenv("SLURM_JOB_ID", "7")
+    for name in ("GPUS_PER_NODE", "GPUS", "MEM_PER_NODE", "MEM_PER_CPU", "CPUS_PER_TASK"):
+        monkeypatch.setenv(f"SLURM_{name}", "8")
+    monkeypatch.setattr("ludus.cluster.slurm._need", lambda _: None)
+    kept = SlurmLauncher(tmp_path)._inherited()
+    assert [name for name in kept if name.startswith("SLURM_") and kept[name] == "8"] == []
+    assert kept["SLURM_JOB_ID"] == "7"
+
+
+@pytest.fixture
+def steps(tmp_path, monkeypatch):
+    """Puts this process into a job, in which `srun` writes down its arguments, and says which cards the step has."""
+
+    def put(cards):
+        tools = tmp_path / "tools"
+        tools.mkdir()
+        told = f'#!/bin/sh\necho "$@" >> {tmp_path}/told\necho "{cards}"\nexec sleep 600\n'
+        (tools / "srun").write_text(told)
+        (tools / "srun").chmod(0o755)
+        job = {"PATH": f"{tools}:{os.environ['PATH']}", "SLURM_JOB_ID": "7", "SLURMD_NODENAME": "n3"}
+        for name, value in job.items():
+            monkeypatch.setenv(name, value)
+
+    return put
+
+
+def test_the_heads_cards_are_held_by_a_step(tmp_path, steps):
     """Before any role begins, on the head's node, until the end: the head itself is no step, and `--exact` would give
     its cards away."""
-    tools = tmp_path / "tools"
-    tools.mkdir()
-    (tools / "srun").write_text(f'#!/bin/sh\necho "$@" >> {tmp_path}/told\nexec sleep 600\n')
-    (tools / "srun").chmod(0o755)
-    for name, value in {"PATH": f"{tools}:{os.environ['PATH']}", "SLURM_JOB_ID": "7", "SLURMD_NODENAME": "n3"}.items():
-        monkeypatch.setenv(name, value)
-    SlurmLauncher(tmp_path / "run", head=ResourceSettings(gpus=0)).close()
-    launcher = SlurmLauncher(tmp_path / "run", head=ResourceSettings(cpus=2, gpus=1))
-    while not (tmp_path / "told").exists():
-        assert launcher._head_cards.poll() is None
-    (said,) = (tmp_path / "told").read_text().splitlines()
-    assert {"--exact", "--nodelist=n3", "--gpus=1", "--ntasks=1", "--cpus-per-task=1"} <= set(said.split())
+    steps("cards: GPU-1")
+    SlurmLauncher(tmp_path / "run", head=ResourceSettings(gpus=0), head_card="GPU-1").close()
+    launcher = SlurmLauncher(tmp_path / "run", head=ResourceSettings(cpus=2, gpus=1), head_card="GPU-1")
+    role = Role("engine", ("python",), RoleSettings(gpus=1))
+    started = launcher._begin(role, 0, {}, tmp_path / "log")
+    while len((tmp_path / "told").read_text().splitlines()) < 2:
+        assert started.poll() is None
+    started.stop(0)
+    held, asked = (set(line.split()) for line in (tmp_path / "told").read_text().splitlines())
+    assert {"--exact", "--nodelist=n3", "--gpus=1", "--ntasks=1", "--cpus-per-task=1"} <= held
+    assert "--job-name=engine-0" in asked
     launcher.close()
     assert launcher._head_cards.poll() is not None
+
+
+@pytest.mark.parametrize(
+    ("said", "error", "match"),
+    [
+        ("cards: GPU-2", ConfigError, "computes on the card GPU-1, and Slurm reserves GPU-2"),
+        ("cards: 0", None, None),  # Slurm's number on this node may be any card's
+    ],
+)
+def test_a_card_that_slurm_holds_in_place_of_the_heads_is_told(tmp_path, steps, said, error, match):
+    """Before a role gets the head's."""
+    steps(said)
+    launcher = SlurmLauncher(tmp_path / "run", head=ResourceSettings(gpus=1), head_card="GPU-1")
+    role = Role("engine", ("python",), RoleSettings(gpus=1))
+    with nullcontext() if error is None else pytest.raises(error, match=match):
+        launcher._begin(role, 0, {}, tmp_path / "log").stop(0)
+    launcher.close()
 
 
 @pytest.fixture

@@ -17,6 +17,7 @@ from ludus.cluster.local import LocalLauncher
 from ludus.cluster.role_client import RoleClient
 from ludus.cluster.supervise import SupervisionPolicy, Supervisor
 from ludus.errors import BackendError, UserError
+from ludus.processes.cards import Card
 from tests.cluster.conftest import is_alive
 
 HEAD = """
@@ -223,11 +224,23 @@ def test_the_heads_card_is_its_own(tmp_path, role, monkeypatch):
     with pytest.raises(UserError, match="1, is the head's own, free"):
         launcher._device_env(role(gpus=1), 2)
     engine = replace(role(), cards=1)
-    assert given(launcher, engine, 4) == ["2", "0", "2", "0"]
+    assert given(launcher, engine, 4) == ["2", "0", "2", "0"]  # though others have reserved them: there are no more
     assert given(launcher, replace(role(), cards=2), 2) == ["2,0", "2,0"]
     assert given(launcher, role(), 2) == [None, None]  # of no role that computes on cards
+    assert given(launcher, replace(engine, is_on_heads_card=True), 1) == ["1"]  # but for one that shares it in turns
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0")
     assert given(LocalLauncher(tmp_path, head_card="0"), engine, 2) == [None, None]  # there is no other
+    assert given(LocalLauncher(tmp_path), replace(engine, is_on_heads_card=True), 1) == [None]  # the head has none
+
+
+def test_a_card_has_one_name(tmp_path, role, monkeypatch):
+    """However the head was given its cards, a role is given others: by uuid, which no process counts anew."""
+    cards = {name: Card(f"GPU-{name}", 80) for name in "abc"}
+    monkeypatch.setattr("ludus.cluster.local.find_cards", lambda: tuple(cards.values()))
+    launcher = LocalLauncher(tmp_path, head_card="GPU-c")
+    assert launcher._device_env(role(gpus=1), 0) == {"CUDA_VISIBLE_DEVICES": "GPU-b"}
+    assert launcher._device_env(replace(role(), cards=1), 5) == {"CUDA_VISIBLE_DEVICES": "GPU-a"}  # the one left
+    assert launcher._device_env(role(gpus=1), 1) == {"CUDA_VISIBLE_DEVICES": "GPU-a"}
 
 
 def test_devices_are_handed_out(tmp_path, role, monkeypatch, registry):

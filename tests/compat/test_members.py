@@ -23,7 +23,7 @@ from tests.compat.public.calls import FAMILIES, Member, assigned, public_calls, 
 MEMBERS = [(family, each) for family in FAMILIES for each in read_calls(family)]
 # Functions that hand options on: whose names those are.
 THROUGH: Mapping[str, set[str]] = {
-    "art:local.backend.LocalBackend.train": {*TrainConfig.model_fields, "normalize_advantages"},
+    "art:local.backend.LocalBackend.train": {*TrainConfig.model_fields, "normalize_advantages", "ppo"},
     "art:dev.model.InternalModelConfig": ITS_OWN,
 }
 # Classes there, functions here: their objects' members are tested where such an object can be made.
@@ -32,6 +32,9 @@ MADE = {
     "areal:experimental.camel.openai_model.AReaLOpenAICompatibleModel",
     "areal:experimental.camel.openai_model.AReaLTokenCounter",
 }
+
+# Classes that are another here: what they inherit is spoken of there.
+INHERITS = {"art:serverless.backend.ServerlessBackend": "local.backend.LocalBackend"}
 
 NO_MORE = {"art:model.Model", "art:model.TrainableModel", "art:model.TrainableModel.model_dump"}
 """The first two's `**kwargs` is typed Never, the last's is pydantic's."""
@@ -73,6 +76,9 @@ def missing(family: str, each: Member) -> Iterator[str]:
     found, (_, _, member), path = ours(family, each), each.name.partition("."), whole(each)
     if member and path in said(family):
         return
+    if member and member not in vars(found):
+        of = path.removesuffix(f".{member}")
+        path = f"{INHERITS.get(f'{family}:{of}', of)}.{member}"
     if member and f"{family}:{path.removesuffix(f'.{member}')}" in MADE:
         return
     if member and not has_member(found, member):

@@ -26,6 +26,14 @@ def constants(source: str, **given: str) -> dict[str, object]:
     return names
 
 
+def test_variables_of_the_environment_are_constants_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Those that a script sets at its top level; their values are texts."""
+    monkeypatch.setenv("KEY", "")
+    constants("import os\nos.environ['KEY'] = ''\nassert os.environ['KEY'] == '12'\n", KEY="12")
+    with pytest.raises(UserError, match=r"-p KY: it\.py assigns no such name at top level; did you mean 'KEY'"):
+        constants("import os\nos.environ['KEY'] = ''\n", KY="12")
+
+
 def test_models_by_name_and_address() -> None:
     """A place is loaded or asked, whichever it is; other names are themselves."""
     overrides.put(models=["big/model=small", "gpt-4.1=http://127.0.0.1:1/v1"])

@@ -83,6 +83,17 @@ def test_streamed_equals_unstreamed(open_sessions: Any) -> None:
     assert put_together.usage.total_tokens == whole.usage.total_tokens
 
 
+def test_token_ids_are_those_of_the_record(open_sessions: Any) -> None:
+    """What a client asks for with vLLM's field is what the engine saw and sampled."""
+    url, session = open_sessions(["One two.", "Three."]).open()
+    with client(url) as sdk:
+        for _ in range(2):
+            told = sdk.chat.completions.create(model="default", messages=ASK, extra_body={"return_token_ids": True})
+            turn = session.snapshot().turns[-1]
+            assert told.prompt_token_ids + told.choices[0].token_ids == list(session.snapshot().path_ids(turn.node))
+            assert told.choices[0].token_ids == list(turn.sampled.token_ids)
+
+
 def test_tool_call_round_trip(open_sessions: Any) -> None:
     """A call goes out, its result comes back, the answer follows; the second turn extends the first's tokens."""
     url, session = open_sessions([CALL, "It is 3."]).open()

@@ -260,6 +260,48 @@ def test_a_resumed_trainer_goes_on_to_the_bit(tiny_models: Callable[[str], Path]
         assert torch.equal(parameter, resumed.model.trainable[name]), name
 
 
+@pytest.mark.parametrize("moments", ["fp32", "bf16"])
+def test_a_trainer_that_leaves_the_card_between_batches_learns_the_same(
+    moments: str, tiny_models: Callable[[str], Path]
+) -> None:
+    """To the bit; between batches the card holds its weights and no more, and the rest lies in pinned memory."""
+    ends = []
+    for is_offloaded in (False, True):
+        how = {"model": {"dtype": "bfloat16"}, "optimizer": {"moments": moments}}
+        trainer = make_trainer(tiny_models("llama"), "cuda", **how)
+        if is_offloaded:
+            trainer.offload()
+        ends.append(moved(trainer))
+        masters = trainer.optimizer.masters.values()
+        assert all(each.is_cuda != is_offloaded and each.is_pinned() == is_offloaded for each in masters)
+        if is_offloaded:
+            torch.cuda.reset_peak_memory_stats()
+            allocated = torch.cuda.memory_allocated()
+            trainer.train_batch(Batch.of(pack(trained_sequences(), row_tokens=512), version=3))
+            num_trained = sum(each.numel() for each in masters)
+            assert torch.cuda.max_memory_allocated() - allocated >= 12 * num_trained
+            assert torch.cuda.memory_allocated() - allocated < num_trained
+    assert all(torch.equal(ends[0][name], ends[1][name]) for name in ends[0])
+
+
+def test_a_branching_row_sums_to_the_same_bits(tiny_models: Callable[[str], Path]) -> None:
+    """Two hundred answers branch off one prompt and repeat a few tokens; nothing is added in whatever order threads
+    come."""
+    sequences = [
+        TrainSequence.plain((*range(5, 25), *(30 + number % 7 for _ in range(9))), range(20, 29))
+        for number in range(200)
+    ]
+    trainer = make_trainer(tiny_models("llama"), "cuda", model={"dtype": "bfloat16"})
+    found = []
+    for _ in range(3):
+        trainer.forward_backward(Batch.of(pack(sequences, row_tokens=4096), version=0))
+        found.append({name: each.clone() for name, each in trainer.optimizer.gradients().items()})
+        trainer.forget_gradients()
+    for again in found[1:]:
+        for name, gradient in found[0].items():
+            assert torch.equal(gradient, again[name]), name
+
+
 def test_the_engine_samples_what_the_trainer_scores(models: Callable[..., LoadedModel]) -> None:
     """Logprobs of sampled tokens beside those of a training forward pass, in bf16."""
     model = models("llama", "cuda", "bfloat16")
@@ -309,4 +351,4 @@ def test_a_group_of_one_over_nccl() -> None:
     tensor = torch.arange(10, device=CARD, dtype=torch.bfloat16)
     group.broadcast(tensor)
     assert tensor.tolist() == list(range(10))
-    group.close()
+    group.abort()

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 import torch
@@ -56,6 +59,55 @@ def threads() -> Iterator[None]:
     before = torch.get_num_threads()
     yield
     torch.set_num_threads(before)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("softcap", [None, 2.0])
+@pytest.mark.usefixtures("threads")
+def test_a_row_of_several_batches_of_one_head_has_the_same_bits(dtype: torch.dtype, softcap: float | None) -> None:
+    """Backwards threads share tiles, then keys, a batch at a time; how large it is depends on their number."""
+    num_tokens = 1500
+    row = Forest(torch.full((num_tokens,), num_tokens, dtype=torch.int32), torch.arange(num_tokens, dtype=torch.int32))
+    rule = AttentionRule(0.2, None, softcap)
+    q, k, v = (draw(heads, num_tokens, 16).to(dtype) for heads in (3, 1, 1))
+    grad = draw(num_tokens, 3, 16).to(dtype)
+    kernel = native_tree()
+    results = []
+    for num_threads in (1, 2, 5):
+        torch.set_num_threads(num_threads)
+        output, kept = kernel.attend(q, k, v, row, rule)
+        results.append((output, *kernel.differentiate(grad, q, k, v, kept, row, rule)))
+    for result in results[1:]:
+        assert all(torch.equal(*pair) for pair in zip(results[0], result, strict=True))
+
+
+@pytest.mark.skipif(not Path("/proc/self/statm").exists(), reason="the system does not tell of memory")
+def test_scratch_memory_of_a_long_row_is_given_back() -> None:
+    """What a row of 40,000 tokens needs for the sums of its gradients is not kept, nor taken again by each row."""
+    code = """
+import resource, sys
+import torch
+from ludus.kernels.library import AttentionRule
+from ludus.kernels.tree import Forest, native_tree
+
+def resident():
+    return int(open("/proc/self/statm").read().split()[1]) * resource.getpagesize()
+
+def differentiate(num_tokens):
+    row = Forest(torch.full((num_tokens,), num_tokens, dtype=torch.int32), torch.arange(num_tokens, dtype=torch.int32))
+    q = torch.ones(1, 1, num_tokens, 256)
+    rule = AttentionRule(0.1, 16, None)
+    output, kept = native_tree().attend(q, q, q, row, rule)
+    native_tree().differentiate(torch.ones(1, num_tokens, 1, 256), q, q, q, kept, row, rule)
+
+differentiate(1000)
+before = resident()
+for _ in range(2):
+    differentiate(40_000)
+sys.stdout.write(str((resident() - before) >> 20))
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert int(done.stdout) < 40  # MiB, of which the sums alone take 78
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])

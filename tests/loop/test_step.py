@@ -8,6 +8,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from ludus.algorithms.settings import AlgorithmSettings
 from ludus.engines.scripted import ScriptedEngine
 from ludus.loop.batch import BatchRules
@@ -18,6 +20,7 @@ from ludus.loop.trainer_thread import TrainerThread
 from ludus.rollout.groups import TakenGroups
 from ludus.runs.store import RunStore
 from ludus.teachers.base import ScoredPath
+from ludus.teachers.engine import EngineScorer
 from ludus.teachers.teacher import Teacher
 from ludus.text.tokenizer import Tokenizer
 from ludus.types import Episode, Group
@@ -38,9 +41,11 @@ def take_step(
     *,
     rules: BatchRules = RULES,
     teacher: Teacher | None = None,
+    engine: Any = None,
 ) -> TrainStepResult:
+    engine = ScriptedEngine([], Tokenizer.load(tokenizer_folder)) if engine is None else engine
+
     async def main() -> TrainStepResult:
-        engine = ScriptedEngine([], Tokenizer.load(tokenizer_folder))
         with RunStore.create(tmp_path, "run", "") as store, TrainerThread("trainer") as work:
             components: Any = RunComponents(engine, learner, None, store, None, None, None, teacher)  # type: ignore[arg-type]
             clock = TrainingClock(engine.stats())
@@ -100,3 +105,84 @@ def test_old_tokens_are_taught_beside_the_weights_of_now(
     (batch,) = learner.batches
     advantages = sorted(value for row in batch.rows for value in row.advantages)
     assert advantages == [-0.5, -0.5, *[0.0] * 6, 0.5, 0.5, 1.5, 1.5]  # of weights 3: the record has -1, -2 and -3
+
+
+class SharedEngine:
+    """On the learner's card; notes what it is asked, in order."""
+
+    shares_card = True
+
+    def __init__(self, engine: ScriptedEngine, order: list[str]) -> None:
+        self._engine, self._order = engine, order
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._engine, name)
+
+    async def pause(self) -> None:
+        self._order.append("pause")
+
+    async def resume(self) -> None:
+        self._order.append("resume")
+
+    async def publish(self, version: int, weights: Any) -> None:
+        self._order.append(f"publish {version}")
+        await self._engine.publish(version, weights)
+
+    async def score(self, token_ids: Sequence[int]) -> tuple[float, ...]:
+        self._order.append("score")
+        return (-1.5,) * (len(token_ids) - 1)
+
+
+def noted(learner: Any, order: list[str]) -> Any:
+    """The learner, which notes when it computes."""
+    for name in ("measure", "train_batch"):
+        compute = getattr(learner, name)
+
+        def note(*args: Any, name: str = name, compute: Callable[..., Any] = compute, **how: Any) -> Any:
+            order.append(name)
+            return compute(*args, **how)
+
+        setattr(learner, name, note)
+    return learner
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "rewards", "order"),
+    [
+        ({}, (0.0, 1.0), ["pause", "train_batch", "publish 4", "resume"]),
+        ({}, (1.0, 1.0), ["pause", "publish 4", "resume"]),  # nothing can be trained
+        ({"reward_kl": {"coef": 0.1}}, (0.0, 1.0), ["pause", "measure", "train_batch", "publish 4", "resume"]),
+        ({"name": "distillation"}, (0.0, 1.0), ["score"] * 2 + ["pause", "train_batch", "publish 4", "resume"]),
+    ],
+    ids=["train", "nothing", "measure", "teacher"],
+)
+def test_a_shared_card_is_the_trainers_whenever_it_computes(
+    algorithm: dict[str, Any],
+    rewards: tuple[float, float],
+    order: list[str],
+    tmp_path: Path,
+    tokenizer_folder: Path,
+    learner: Any,
+    make_episode: Callable[..., Episode],
+) -> None:
+    """The engine is asked as a teacher before it sleeps, and wakes with the new weights."""
+    told: list[str] = []
+    engine = SharedEngine(ScriptedEngine([], Tokenizer.load(tokenizer_folder)), told)
+    rules = replace(RULES, algorithm=AlgorithmSettings(**algorithm))
+    policy = EngineScorer((engine,), "policy", is_own=False)  # type: ignore[arg-type]
+    how: Any = {"rules": rules, "teacher": Teacher(policy, policy), "engine": engine}
+    stepped = take_step(tmp_path, tokenizer_folder, noted(learner, told), pair(make_episode, *rewards), [], **how)
+    assert told == order
+    assert {"time/sleep_s", "time/wake_s"} <= stepped.metrics.keys()
+
+
+def test_a_step_that_fails_leaves_no_engine_asleep(
+    tmp_path: Path, tokenizer_folder: Path, learner: Any, make_episode: Callable[..., Episode]
+) -> None:
+    """It goes on with the weights that it has, and the error is the step's own."""
+    told: list[str] = []
+    learner.train_batch = lambda *args, **how: 1 / 0
+    engine = SharedEngine(ScriptedEngine([], Tokenizer.load(tokenizer_folder)), told)
+    with pytest.raises(ZeroDivisionError):
+        take_step(tmp_path, tokenizer_folder, noted(learner, told), pair(make_episode, 0.0, 1.0), [], engine=engine)
+    assert told == ["pause", "train_batch", "resume"]

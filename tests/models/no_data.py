@@ -2,7 +2,8 @@
 
 Tensors on torch's `meta` device have a place and a shape. Here what is read from them is zeros (a single number: one),
 and an operation between them and tensors of the processor fails unless a card would allow it: copies, indices, single
-numbers. So whole steps run through, and whatever was made on the wrong device is found without a card.
+numbers. So whole steps run through, and whatever was made on the wrong device is found without a card; and so is a sum
+whose order is not fixed on a card.
 """
 
 from __future__ import annotations
@@ -41,6 +42,19 @@ SHAPE = {
 _CROSSES = ("aten::_to_copy", "aten::copy_", "aten::index", "aten::index_put_", "aten::_index_put_impl_")
 
 
+# On a card these add numbers in whatever order threads come, says torch.use_deterministic_algorithms. Not among them:
+# scatter_add_, by which a row of logits gets each token once.
+_UNORDERED = (
+    *("aten::index_add_", "aten::index_add", "aten::put_", "aten::histc"),
+    *("aten::_embedding_bag_dense_backward", "aten::max_pool2d_with_indices_backward"),
+    *("aten::_scaled_dot_product_flash_attention_backward", "aten::_scaled_dot_product_efficient_attention_backward"),
+)
+
+
+class UnorderedSumError(AssertionError):
+    """A sum that may have other last bits the next time."""
+
+
 class MixedDevicesError(AssertionError):
     """An operation between a card and the processor."""
 
@@ -54,6 +68,10 @@ class _Places(TorchDispatchMode):
             raise MixedDevicesError(f"{function}: {where}")
         first = tensors[0] if tensors else None
         if first is not None and first.is_meta:
+            # a row by itself is summed in parts, more are summed one by one
+            is_of_one = name in ("aten::cumsum", "aten::cumsum_") and first.numel() == first.shape[args[1]]
+            if (name in _UNORDERED or is_of_one) and first.is_floating_point():
+                raise UnorderedSumError(f"{function}: {tuple(first.shape)}")
             if name in ("aten::_local_scalar_dense", "aten::item"):
                 return torch.ones((), dtype=first.dtype).item()
             if name == "aten::_to_copy" and torch.device(kwargs.get("device") or NO_DATA).type == "cpu":

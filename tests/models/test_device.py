@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
 
 from ludus.errors import ConfigError, UserError
-from ludus.models.device import choose_device, use_device
+from ludus.models.device import card_of, choose_device, use_device
 from ludus.models.load import load_model
 from ludus.models.settings import ModelSettings
+from ludus.processes.cards import Card
 
 
 @pytest.fixture
@@ -73,3 +75,13 @@ def test_a_threads_current_card_is_set(
     monkeypatch.setattr(torch.cuda, "set_device", seen.append)
     use_device(torch.device(name))
     assert seen == made_current
+
+
+def test_a_card_is_known_by_its_uuid(monkeypatch: pytest.MonkeyPatch) -> None:
+    """CUDA counts in another order than the driver; by number only where the driver tells no uuids."""
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda number: SimpleNamespace(uuid=f"b{1 - number}-c"))
+    listed = [Card("GPU-b0-c", 24), Card("GPU-b1-c", 80)]
+    assert [card_of(torch.device("cuda", number), listed) for number in (0, 1)] == [listed[1], listed[0]]
+    unnamed = [Card("3", None), Card("1", None)]
+    assert [card_of(torch.device("cuda", number), unnamed) for number in (0, 1)] == unnamed
+    assert card_of(torch.device("cuda", 0), ()) is None

@@ -45,6 +45,21 @@ def test_the_faster_type_is_chosen_and_a_slow_bf16_is_told(
     assert caplog.text.count("bf16 products take") == (name == "float32")
 
 
+@pytest.mark.parametrize(("capability", "name"), [((7, 5), "float16"), ((8, 0), "bfloat16"), ((9, 0), "bfloat16")])
+def test_a_card_that_computes_no_bf16_takes_fp16(
+    capability: tuple[int, int], name: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Which a warning says, once in a process; torch itself would emulate bf16 there."""
+    module._of_card.cache_clear()
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda device: "T4")
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: capability)
+    with caplog.at_level(logging.WARNING):
+        for _ in range(2):
+            assert choose_dtype(torch.device("cuda", 0)) == name
+    assert caplog.text.count("T4, of compute capability 7.5, computes no bf16") == (name == "float16")
+    module._of_card.cache_clear()
+
+
 def test_what_was_measured_once_is_kept(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """A later process reads it; what is damaged is measured again; what another process has measured first counts."""
     measured = [ProductTimes(3.0, 1.0), ProductTimes(1.0, 3.0)]

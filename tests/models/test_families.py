@@ -7,23 +7,28 @@ docs/models.md has a line for each.
 
 from __future__ import annotations
 
+import json
 import re
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from safetensors.torch import save_file
 from torch import Tensor
 from torch.nn import functional
 from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForImageTextToText, PreTrainedModel
+from transformers.models.llama import modeling_llama
 
 from ludus.engines.local.kernels.base import PAGE_TOKENS, RaggedBatch, SequenceChunk
 from ludus.engines.local.kernels.select import choose_kernel
 from ludus.engines.local.paged import PagedCache, PagedPlan
 from ludus.errors import UserError
+from ludus.kernels.library import AttentionRule
 from ludus.models import load
 from ludus.models.load import LoadedModel, load_model
+from ludus.models.probe import attend_by_definition, check_module
 from ludus.models.settings import ModelSettings
 from ludus.models.tree import TreePlan
 
@@ -62,6 +67,8 @@ LATENT: dict[str, Any] = {
 EXPERTS: dict[str, Any] = {"num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 32}
 LOCAL_EXPERTS: dict[str, Any] = {"num_local_experts": 4, "num_experts_per_tok": 2}
 GPT2: dict[str, Any] = {"vocab_size": 96, "n_embd": 64, "n_layer": 2, "n_head": 4, "n_positions": STRETCHED}
+QUANTISED: dict[str, Any] = {"quantization_config": {"quant_method": "gptq", "bits": 4}}
+FULL = "full_attention"
 VISION: dict[str, Any] = {
     "hidden_size": 32,
     "intermediate_size": 32,
@@ -153,6 +160,7 @@ FAMILIES = {
     "StarCoder 2": Family("starcoder2"),
     "Hunyuan": Family("hunyuan_v1_dense", WIDE),
     "ERNIE 4.5": Family("ernie4_5", WIDE),
+    "ERNIE 4.5 MoE": Family("ernie4_5_moe", {**WIDE, **EXPERTS, "moe_num_experts": 4, "moe_k": 2}),
     "MiniMax-M2": Family("minimax_m2", {**WIDE, **LOCAL_EXPERTS}),
     "Qwen2-MoE": Family("qwen2_moe", {**EXPERTS, "shared_expert_intermediate_size": 32}),
     "Qwen3-MoE": Family("qwen3_moe", {**WIDE, **EXPERTS}),
@@ -163,6 +171,10 @@ FAMILIES = {
     "DeepSeek V3, R1": Family("deepseek_v3", LATENT),
     "GPT-NeoX, Pythia": Family("gpt_neox", {"num_key_value_heads": 4}),
     "GPT-2": Family("gpt2", GPT2, True),
+    "AFMoE (Trinity)": Family("afmoe", {**WIDE, **WINDOW, **EXPERTS, "num_dense_layers": 1}),
+    "Ministral 3": Family(
+        "ministral3", {**WIDE, **rope("yarn", factor=4.0, llama_4_scaling_beta=0.1), "sliding_window": None}
+    ),
     "Qwen3.5, Qwen3-Next": Family(
         "qwen3_next",
         {**WIDE, **EXPERTS, "layer_types": ["linear_attention", "full_attention"]},
@@ -173,18 +185,40 @@ FAMILIES = {
     "Falcon-H1": Family("falcon_h1", WIDE, refused=STATE),
     "Jamba": Family("jamba", refused="another state"),
     "Llama 4": Family("llama4_text", WIDE, refused="'chunked_attention'"),
+    "Llama 4 without chunks": Family(
+        "llama4_text",
+        {**WIDE, "attention_chunk_size": None, "layer_types": [FULL, FULL], "floor_scale": 64},
+        refused="their place in a row",
+    ),
     "Qwen2.5-VL and other vision models without a text class": Family(
         "qwen2_5_vl", {"text_config": COMMON}, True, "no text decoder that transformers loads by itself"
     ),
     "Falcon, GPT-J, StableLM, BLOOM, MPT": Family("stablelm", refused="computes attention in code of its own"),
-    "quantised weights": Family(
-        "llama", {"quantization_config": {"quant_method": "gptq", "bits": 4}}, refused=r"are quantised \(gptq\)"
-    ),
+    "quantised weights": Family("llama", QUANTISED, refused=r"are quantised \(gptq\)"),
+    "Phi-1, Phi-2": Family("phi", refused="the head of PhiForCausalLM adds a bias"),
+    "Gemma 4 (text)": Family("gemma4_text", {**WIDE, "hidden_size_per_layer_input": 8}, refused="layers that all have"),
 }
 REFUSED_ONCE_RUN = {
-    "Phi-1, Phi-2": (Family("phi"), "the head of PhiForCausalLM adds a bias"),
     "Nemotron": (Family("nemotron", WIDE), "does not hand on|in code of its own"),  # transformers before 5.11
-    "Gemma 4 (text)": (Family("gemma4_text", {**WIDE, "hidden_size_per_layer_input": 8}), "layers that all have"),
+}
+# What configurations may say of windows, beside what families usually do.
+LONG: dict[str, Any] = {"sliding_window": 40}  # longer than any sequence that a model is proven on
+WINDOWS = {
+    "layers that differ": Family("qwen2", {**LONG, "use_sliding_window": True, "max_window_layers": 1}),
+    "layers that differ by a list": Family(
+        "qwen3", {**WIDE, **LONG, "use_sliding_window": True, "layer_types": [FULL, "sliding_attention"]}
+    ),
+    "a window that is not used": Family("qwen2", {"sliding_window": 4, "use_sliding_window": False}),
+    "a window of no family that has one": Family("llama", {"sliding_window": 4}),
+    "no window where there could be one": Family("mistral", {**WIDE, "sliding_window": None}),
+    "a window as long as the context": Family("mistral", {**WIDE, "sliding_window": STRETCHED}),
+    "a window of one token": Family("mistral", {**WIDE, "sliding_window": 1}),
+    "a window of nothing": Family("mistral", {**WIDE, "sliding_window": 0}, refused="a sliding window of 0 tokens"),
+    "a window below nothing": Family(
+        "mistral", {**WIDE, "sliding_window": -1}, refused="a sliding window of -1 tokens"
+    ),
+    "a window in the mask alone": Family("phimoe", {**LOCAL_EXPERTS, **LONG}, refused="of all keys before a query"),
+    "a window in the layer alone": Family("olmoe", {**EXPERTS, **LONG}, refused="of a window of 40 tokens"),
 }
 
 
@@ -239,17 +273,36 @@ def step_by_step(model: LoadedModel, row: Tensor) -> Tensor:
 @torch.no_grad()
 def test_what_is_served_is_right(name: str, tmp_path: Path) -> None:
     """Packed and step by step it has the logits of transformers' eager attention, to 1e-4, past its first length."""
-    plain = build(FAMILIES[name], tmp_path)
-    model = load_model(ModelSettings(path=str(tmp_path), dtype="float32", device="cpu"))
-    length = min(TOKENS, model.config.context_length)
+    model = check_right(FAMILIES[name], tmp_path)
     if "rope_parameters" in FAMILIES[name].values:
         assert model.config.original_length == ORIGINAL
+
+
+@pytest.mark.parametrize("name", WINDOWS)
+@torch.no_grad()
+def test_windows_are_right_or_refused(name: str, tmp_path: Path) -> None:
+    """However a configuration spells them; where a layer's mask is not the one that it tells its attention of, it is
+    refused, also if the window is longer than what the model is proven on."""
+    family = WINDOWS[name]
+    if family.refused is None:
+        check_right(family, tmp_path)
+        return
+    build(family, tmp_path)
+    with pytest.raises(UserError, match=family.refused):
+        load_model(ModelSettings(path=str(tmp_path), dtype="float32", device="cpu"))
+
+
+def check_right(family: Family, folder: Path) -> LoadedModel:
+    plain = build(family, folder)
+    model = load_model(ModelSettings(path=str(folder), dtype="float32", device="cpu"))
+    length = min(TOKENS, model.config.context_length)
     rows = [torch.randint(3, 96, (count,)) for count in (length, 11)]
     expected = [plain(input_ids=row[None], use_cache=False).logits[0] for row in rows]
     assert all(each.abs().max() > 0.05 for each in expected), "all the same would prove nothing"
     for got, own in zip(packed(model, rows), expected, strict=True):
         torch.testing.assert_close(got, own, atol=TOLERANCE, rtol=0)
     torch.testing.assert_close(step_by_step(model, rows[0]), expected[0], atol=TOLERANCE, rtol=0)
+    return model
 
 
 @pytest.mark.parametrize("name", [name for name, family in FAMILIES.items() if family.refused is not None])
@@ -266,12 +319,80 @@ def test_what_is_not_served_is_refused_before_its_weights_are_read(
         load_model(ModelSettings(path=str(tmp_path), dtype="float32", device="cpu"))
 
 
+@pytest.mark.parametrize("where", ["beside the towers", "in the text's", "in the text's, older", "for another program"])
+def test_quantised_weights_are_found_wherever_that_stands(where: str, tmp_path: Path) -> None:
+    """A model of several modalities tells of it once, beside its towers or in the one that is loaded."""
+    text = {**COMMON, **GEMMA, "model_type": "gemma3_text"}
+    values: dict[str, Any] = {"text_config": text, "vision_config": VISION}
+    if where == "beside the towers":
+        values |= QUANTISED
+    elif where == "for another program":
+        values |= {"quantization": {"group_size": 64, "bits": 4}}
+    else:
+        older = {"compression_config": {"quant_method": "compressed-tensors"}}
+        text |= QUANTISED if where == "in the text's" else older
+    AutoConfig.for_model("gemma3", **values).save_pretrained(tmp_path)
+    (tmp_path / "tokenizer.json").write_text("{}")
+    with pytest.raises(UserError, match="are quantised"):
+        load_model(ModelSettings(path=str(tmp_path), dtype="float32", device="cpu"))
+
+
+def test_only_the_quantised_tower_that_is_not_loaded_does_no_harm(tmp_path: Path) -> None:
+    """The text decoder's weights are plain."""
+    family = FAMILIES["Gemma 3 (vision), its text decoder"]
+    build(family, tmp_path)
+    file = tmp_path / "config.json"
+    values = json.loads(file.read_text())
+    values["vision_config"] |= QUANTISED
+    file.write_text(json.dumps(values))
+    load_model(ModelSettings(path=str(tmp_path), dtype="float32", device="cpu"))
+
+
+def test_quantised_weights_of_which_no_configuration_tells_are_refused(tmp_path: Path) -> None:
+    """Before they are read where an index names their tensors, else by their type; they would be taken for plain."""
+    model = build(FAMILIES["Llama 2, 3"], tmp_path)
+    settings = ModelSettings(path=str(tmp_path), dtype="float32", device="cpu")
+    index = tmp_path / "model.safetensors.index.json"
+    index.write_text(json.dumps({"weight_map": {"model.layers.0.mlp.up_proj.weight_scale_inv": "model.safetensors"}}))
+    with pytest.raises(UserError, match=r"are quantised \(there is a model\.layers.*\.up_proj\.weight_scale_inv\)"):
+        load_model(settings)
+    index.unlink()
+    weights = {name: each.detach().clone() for name, each in model.state_dict().items()}
+    weights["model.norm.weight"] = weights["model.norm.weight"].to(torch.float8_e4m3fn)
+    save_file(weights, tmp_path / "model.safetensors", {"format": "pt"})
+    with pytest.raises(UserError, match=r"are quantised \(model\.norm\.weight is of type F8_E4M3\)"):
+        load_model(settings)
+
+
 @pytest.mark.parametrize("name", REFUSED_ONCE_RUN)
 def test_what_its_configuration_does_not_tell_is_refused_once_it_ran(name: str, tmp_path: Path) -> None:
-    """A head with a bias, layers that hand nothing on, keys of several shapes."""
+    """Layers that hand nothing on."""
     family, message = REFUSED_ONCE_RUN[name]
     build(family, tmp_path)
     with pytest.raises(UserError, match=message):
+        load_model(ModelSettings(path=str(tmp_path), dtype="float32", device="cpu"))
+
+
+@torch.no_grad()
+def test_a_cap_far_above_the_logits_of_a_check_is_seen(tmp_path: Path) -> None:
+    """Logits of a few tokens may lie where a cap of 30 changes next to nothing; other text would reach it."""
+    build(Family("gemma2", {**GEMMA, "final_logit_softcapping": 30.0}), tmp_path)
+    model = load_model(ModelSettings(path=str(tmp_path), dtype="float32", device="cpu"))
+    assert model.config.logit_softcap == 30.0
+    with pytest.raises(UserError, match="does more than multiply, scale and cap"):
+        check_module(model.module, replace(model.config, logit_softcap=None), model.backbone)
+
+
+def test_a_cap_far_above_the_scores_of_a_check_is_seen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """So is one that a family's own attention has and does not hand on."""
+    build(FAMILIES["Llama 2, 3"], tmp_path)
+
+    def capped(part: Any, q: Tensor, k: Tensor, v: Tensor, mask: Tensor, scaling: float, **_: Any) -> Any:
+        rule = AttentionRule(scaling, None, 50.0)
+        return attend_by_definition(q, k, v, mask[0, 0] == 0, rule).transpose(1, 2), None
+
+    monkeypatch.setattr(modeling_llama, "eager_attention_forward", capped)
+    with pytest.raises(UserError, match="attends otherwise than by softmax over scaled, capped and masked scores"):
         load_model(ModelSettings(path=str(tmp_path), dtype="float32", device="cpu"))
 
 

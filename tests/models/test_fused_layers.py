@@ -252,6 +252,22 @@ def test_what_computes_otherwise_stays(tiny_models: Callable[[str], Path]) -> No
     assert "model.layers.1.mlp" not in names and "model.layers.0.mlp" in names
 
 
+def test_a_gate_with_a_limit_is_left_as_it_is(tiny_models: Callable[[str], Path]) -> None:
+    """Though a limit changes nothing for numbers of usual size."""
+    module = load_plain(tiny_models("llama"))
+    first = module.base_model.layers[0].mlp
+
+    class Limited(type(first)):  # type: ignore[misc]
+        def forward(self, x: Tensor) -> Tensor:
+            output: Tensor = self.down_proj(self.act_fn(self.gate_proj(x)).clamp(max=7) * self.up_proj(x).clamp(-7, 7))
+            return output
+
+    first.__class__ = Limited
+    fuse_layers(module)
+    names = fused_names(module)
+    assert "model.layers.0.mlp" not in names and "model.layers.1.mlp" in names
+
+
 def test_rotary_positions_of_another_form_are_left_to_transformers(tiny_models: Callable[[str], Path]) -> None:
     """Several rows at once, or angles of a part of the head, go to transformers' own function."""
     module = load_plain(tiny_models("llama"))

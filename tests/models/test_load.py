@@ -82,13 +82,13 @@ def test_lora_trains_adapters_alone_and_saves_for_peft(tiny_model_folder: Path, 
 
 
 def test_saved_names_are_those_in_the_files(tiny_model_folder: Path, tmp_path: Path) -> None:
-    """`saved_name` gives the names that the saved adapter's file holds."""
+    """`saved_shapes` gives the names that the saved adapter's file holds."""
     from safetensors import safe_open
 
     model = load_tiny(tiny_model_folder, lora=LoraSettings(rank=2, alpha=2, target_modules=("q_proj",)))
     save_model(model, tmp_path)
     with safe_open(tmp_path / "adapter_model.safetensors", framework="pt") as file:
-        assert set(file.keys()) == {model.saved_name(name) for name in model.trainable}
+        assert set(file.keys()) == set(model.saved_shapes)
 
 
 def test_lora_on_unknown_modules_or_embeddings_is_refused(tiny_model_folder: Path) -> None:

@@ -49,7 +49,8 @@ class Page:
     """One tab. What it asks of the network and what it complains of is kept."""
 
     def __init__(self, socket_url: str) -> None:
-        self._socket = connect(socket_url, max_size=None, proxy=None)
+        # no pings: their answers wait behind what a page tells while a test does something else
+        self._socket = connect(socket_url, max_size=None, proxy=None, ping_interval=None)
         self._ids = itertools.count(1)
         self.requests: list[str] = []
         """Addresses that were asked for, in order."""
@@ -155,6 +156,10 @@ class Page:
     def picture(self, path: Path) -> None:
         """Writes what the page looks like, as PNG."""
         path.write_bytes(base64.b64decode(self._ask("Page.captureScreenshot")["data"]))
+
+    def num_printed_pages(self) -> int:
+        """How many pages of paper it takes."""
+        return len(re.findall(rb"/Type\s*/Page\b", base64.b64decode(self._ask("Page.printToPDF")["data"])))
 
     def close(self) -> None:
         self._socket.close()

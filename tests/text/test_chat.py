@@ -59,6 +59,14 @@ def test_template_file(tokenizer_folder: Path, tmp_path: Path) -> None:
     assert text.parser.name == "hermes"
 
 
+def test_template_text_and_arguments(tokenizer_folder: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """A template may be given as its text; arguments that it does not read are named."""
+    source = "{{ messages[0].content }}{{ tone }}"
+    text = ChatText.load(tokenizer_folder, chat_template=source, chat_template_kwargs={"tone": "!", "pace": 1})
+    assert (text.template.source, text.template.render([Message("user", "Hi")])) == (source, "Hi!")
+    assert caplog.messages == ["the chat template does not read pace of model.chat_template_kwargs"]
+
+
 def test_unknown_names(tokenizer_folder: Path, tmp_path: Path) -> None:
     """Unknown templates and parsers are refused with the known names; so is a model without any template."""
     with pytest.raises(UserError, match="chatml-tools"):

@@ -130,6 +130,15 @@ def test_template_arguments(load_template: LoadTemplate) -> None:
     assert caught.value.param == "chat_template_kwargs"
 
 
+def test_default_arguments() -> None:
+    """They are of every rendering, unless it has its own; names of the conversation are refused at once."""
+    template = ChatTemplate("{{ messages[0].content }}{{ tone }}", default_kwargs={"tone": "!"})
+    assert template.render([Message("user", "Hi")]) == "Hi!"
+    assert template.render([Message("user", "Hi")], template_kwargs={"tone": "?"}) == "Hi?"
+    with pytest.raises(UserError, match=r"\['tools'\] are set by the conversation"):
+        ChatTemplate("{{ messages }}", default_kwargs={"tools": []})
+
+
 def test_no_way_out_of_the_sandbox() -> None:
     """A template cannot reach Python behind its values."""
     with pytest.raises(AgentError):

@@ -21,7 +21,7 @@ def test_the_weights_of_an_earlier_save_are_gone(
     model = load_model(ModelSettings(path=str(tiny_model_folder), dtype="float32"))
     save_model(model, tmp_path)
     for number, max_file_bytes in enumerate(sizes, start=1):
-        moved = ((model.saved_name(name), each.detach() + number) for name, each in model.trainable.items())
+        moved = model.saved((name, each.detach() + number) for name, each in model.trainable.items())
         export_model(model, moved, tmp_path, max_file_bytes=max_file_bytes)
     loaded = dict(transformers.AutoModelForCausalLM.from_pretrained(tmp_path, dtype=torch.float32).named_parameters())
     name, weight = next(iter(model.trainable.items()))

@@ -14,9 +14,10 @@ from ludus.algorithms.settings import SUPERVISED, AlgorithmSettings
 from ludus.engines.lease import ComputeLease
 from ludus.models.scalar_head import with_scalar_head
 from ludus.trainer.critic import CriticModel
+from ludus.trainer.fixed_order import add_rows, take_rows
 from ludus.trainer.settings import CriticSettings, OptimizerSettings, TrainerSettings
 from ludus.trainer.step import ModelTrainer
-from tests.models.no_data import NO_DATA, MixedDevicesError, model_without_data, without_data
+from tests.models.no_data import NO_DATA, MixedDevicesError, UnorderedSumError, model_without_data, without_data
 
 VOCAB = 512
 
@@ -135,3 +136,20 @@ def test_a_tensor_on_the_wrong_device_is_found(monkeypatch: pytest.MonkeyPatch) 
                 mixed()
         assert (on_card * torch.tensor(2.0))[torch.tensor([0, 2])].shape == (2,)
         assert on_card.cpu().tolist() == on_card.tolist() == [0.0] * 3
+
+
+def test_a_sum_without_a_fixed_order_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Rows that come together, going up or in a gradient, and sums along a single row."""
+    rows = torch.tensor([0, 0, 1])
+    with without_data(monkeypatch):
+        values = torch.ones(2, 4, device=NO_DATA, requires_grad=True)
+        at = rows.to(NO_DATA)
+        for unordered in (
+            lambda: values.index_select(0, at).sum().backward(),
+            lambda: torch.zeros(2, 4, device=NO_DATA).index_add_(0, at, torch.ones(3, 4, device=NO_DATA)),
+            lambda: torch.ones(1, 300, device=NO_DATA).cumsum(-1),
+        ):
+            with pytest.raises(UnorderedSumError):
+                unordered()
+        take_rows(values, at).sum().backward()
+        add_rows(torch.zeros(2, 4, device=NO_DATA), at, torch.ones(3, 4, device=NO_DATA))

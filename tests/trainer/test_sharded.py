@@ -341,11 +341,13 @@ def test_every_rank_keeps_its_share_alone(team: Team, tiny_model_folder: Path, t
 
 
 @pytest.mark.parametrize("max_file_bytes", [10**9, 100_000])
+@pytest.mark.parametrize("family", ["qwen2", "minimax_m2"])
 def test_an_export_loads_with_plain_transformers(
-    team: Team, tiny_models: Any, tmp_path: Path, max_file_bytes: int
+    team: Team, tiny_models: Any, tmp_path: Path, family: str, max_file_bytes: int
 ) -> None:
-    """In one file or in several it is what one process would have saved."""
-    folder = tiny_models("qwen2")
+    """In one file or in several it is what one process would have saved, experts one by one and their routers' biases
+    too."""
+    folder = tiny_models(family)
     alone = whole(folder)
     alone.train_batch(batch())
     alone.publish().copy_into_shared()

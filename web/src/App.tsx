@@ -1,13 +1,14 @@
 /** The frame: which view stands at this address, where one can go, and the keys that hold everywhere. */
 import type { JSX } from "preact";
-import { useEffect, useRef, useState } from "preact/hooks";
-import { Empty, State } from "./parts/Basics";
+import { useEffect, useErrorBoundary, useRef, useState } from "preact/hooks";
+import { Empty, Failed, State } from "./parts/Basics";
 import { Help } from "./parts/Help";
-import { useLive } from "./data/live";
-import { isReport, route, useGet } from "./data/source";
+import { Lost } from "./parts/Lost";
+import { useLive, useRounds, wasRead } from "./data/live";
+import { isReport, route, useGet, type Answer } from "./data/source";
 import type { Run, RunState } from "./data/types";
 import { useKeys } from "./keys";
-import { go, links, usePlace, type Place } from "./router";
+import { asLeft, go, href, links, usePlace, type Place } from "./router";
 import { toggle } from "./theme";
 import { Branches } from "./views/Branches";
 import { BranchForm } from "./views/BranchForm";
@@ -54,9 +55,14 @@ function view({ parts, query }: Place, run: Run): JSX.Element {
     case "branch":
       return <BranchForm run={run} query={query} key={query.episode + "/" + query.turn} />;
     case "chat":
-      return <Chat run={run} />;
+      return <Chat run={run} query={query} />;
     default:
-      return <Empty>There is no such view. Press ? for what there is.</Empty>;
+      return (
+        <Empty>
+          This link leads to “{part}”, and there is no such view. It may have been cut off, or be of another version of
+          Ludus. <a href={links.run(run.id)}>The run's overview</a> leads to all views.
+        </Empty>
+      );
   }
 }
 
@@ -66,11 +72,15 @@ function Header(props: {
   name?: string;
   state: RunState | null;
   part: string;
+  here: string;
+  compare: string;
   isLive: boolean;
   onHelp: () => void;
   onSkip: () => void;
 }) {
   const { run, part } = props;
+  // where one is, the same link leads to all of it
+  const to = (link: string) => (link === props.here ? link : asLeft(link));
   return (
     <header class="frame">
       <button type="button" class="skip" onClick={props.onSkip}>
@@ -103,12 +113,12 @@ function Header(props: {
           </a>
         ) : (
           props.tabs.map(([text, , link, parts]) => (
-            <a key={text} href={link(run)} aria-current={parts.includes(part) ? "page" : undefined}>
+            <a key={text} href={to(link(run))} aria-current={parts.includes(part) ? "page" : undefined}>
               {text}
             </a>
           ))
         )}
-        <a href={links.compare(run ?? undefined)} aria-current={part === "compare" ? "page" : undefined}>
+        <a href={props.compare} aria-current={part === "compare" ? "page" : undefined}>
           Compare
         </a>
       </nav>
@@ -131,17 +141,23 @@ export function App() {
   const [state, setState] = useState<RunState | null>(null);
   const main = useRef<HTMLElement>(null);
   const id = place.parts[0] === "run" ? (place.parts[1] ?? null) : null;
-  const run = useGet<Run>(id === null ? null : route(["runs", id]), false);
+  const rounds = useRounds();
+  const run = useGet<Run>(id === null ? null : route(["runs", id]), false, rounds.round);
   useLive(id, {
     state: setState,
     connected: setLive,
     missed: run.reload,
-    step: (_, metrics) => {
-      const known = run.data?.metrics;
-      if (known && Object.keys(metrics).some((name) => !known.includes(name))) run.reload(); // a curve more, to begin with
+    step: (step, metrics) => {
+      const known = run.data;
+      if (known && Object.keys(metrics).some((name) => !known.metrics.includes(name)))
+        run.reload(); // a curve more, to begin with
+      else if (!known?.steps.includes(step)) rounds.more();
     },
   });
   useEffect(() => setState(null), [id]);
+  useEffect(() => {
+    if (id !== null && run.data) wasRead(id, run.data.position);
+  }, [run.data]);
   useEffect(() => {
     if (run.status !== 404 || isReport) return; // it may not have begun yet
     const timer = setTimeout(run.reload, NOT_YET_MS);
@@ -154,15 +170,26 @@ export function App() {
   const address = place.parts.join("/");
   useEffect(() => {
     document.title = ["Ludus", run.data?.name, place.parts[3] ?? part].filter(Boolean).join(" · ");
-    scrollTo(0, 0);
   }, [address, run.data?.name]);
+  const seen = useRef(address);
+  useEffect(() => {
+    if (seen.current === address) return;
+    seen.current = address;
+    scrollTo(0, 0);
+    // what had the focus is gone with the view before: Tab goes on from the content, not from the address of the page
+    if (document.activeElement === document.body) main.current?.focus({ preventScroll: true });
+  }, [address]);
 
-  const toTab = (link: (run: string) => string) => () => (id !== null ? go(link(id)) : undefined);
+  const toTab = (link: (run: string) => string) => () => (id !== null ? go(asLeft(link(id))) : undefined);
+  const [first, second] = run.data?.evaluations ?? [];
+  const compare = links.compare(id ?? undefined, undefined, second === undefined ? undefined : first);
+  const [error, forget] = useErrorBoundary((problem) => console.error(problem));
+  useEffect(() => forget(), [address]);
   useKeys([
     { key: "?", does: "this help", run: () => setHelp((is) => !is) },
     { key: "d", does: "dark or light", run: toggle },
     { key: "g r", does: "all runs", run: () => go(links.runs()) },
-    { key: "g c", does: "compare", run: () => go(links.compare(id ?? undefined)) },
+    { key: "g c", does: "compare", run: () => go(compare) },
     ...(id === null
       ? []
       : shown(run.data).map(([text, key, link]) => ({ key: "g " + key, does: text.toLowerCase(), run: toTab(link) }))),
@@ -178,18 +205,30 @@ export function App() {
         name={run.data?.name}
         state={state ?? run.data?.state ?? null}
         part={part}
+        here={href(place.parts)}
+        compare={compare}
         isLive={isLive && !isReport}
         onHelp={() => setHelp(true)}
       />
       <main ref={main} tabIndex={-1} class={"view-" + (part || (id === null ? "runs" : "overview"))}>
-        {id === null ? part === "compare" ? <Compare query={place.query} /> : <Runs /> : null}
-        {id !== null && run.data && <Damage of={run.data} />}
-        {id !== null && run.data && view(place, run.data)}
-        {run.error && <Refused status={run.status} text={run.error} />}
-        {id !== null && run.loading && (
-          <p class="loading" role="status">
-            Reading the run …
-          </p>
+        <Lost />
+        {error ? (
+          <Failed
+            text={`This view broke: ${error}. The rest of the page works. If it breaks again, please report it with the text above and the run's version of Ludus.`}
+            onRetry={forget}
+          />
+        ) : (
+          <>
+            {id === null ? part === "compare" ? <Compare query={place.query} /> : <Runs query={place.query} /> : null}
+            {id !== null && run.data && <Damage of={run.data} />}
+            {id !== null && run.data && view(place, run.data)}
+            {run.error && !run.data && <NoRun id={id!} run={run} />}
+            {id !== null && run.loading && (
+              <p class="loading" role="status">
+                Reading the run …
+              </p>
+            )}
+          </>
         )}
       </main>
       {help && <Help onClose={() => setHelp(false)} />}
@@ -197,13 +236,14 @@ export function App() {
   );
 }
 
+/** One level up, as it was left: with its filters. */
 function up({ parts }: Place): string {
   const [, run = "", part = ""] = parts;
-  if (parts[0] !== "run" || part === "") return links.runs();
-  if (part === "episode" || part === "group") return links.episodes(run);
+  if (parts[0] !== "run" || part === "") return asLeft(links.runs());
+  if (part === "episode" || part === "group") return asLeft(links.episodes(run));
   if (part === "step") return links.steps(run);
   if (parts.length > 3 || part === "branch") return links.branches(run);
-  return links.run(run);
+  return asLeft(links.run(run));
 }
 
 function Damage({ of }: { of: Run }) {
@@ -217,15 +257,15 @@ function Damage({ of }: { of: Run }) {
   );
 }
 
-export function Refused({ status, text }: { status: number; text: string }) {
+function NoRun({ id, run }: { id: string; run: Answer<Run> }) {
+  if (run.status !== 404) return <Failed text={`The run cannot be shown: ${run.error}`} onRetry={run.reload} />;
   return (
     <div class="error" role="alert">
-      <p>{text}</p>
-      {status === 401 && (
-        <p>
-          Open the link that <code>ludus watch</code> printed: the key in it lets this browser in.
-        </p>
-      )}
+      <p>
+        There is no run “{id}” here: {run.error}. If it is being started, it appears here as soon as it has begun; if
+        not, its folder was renamed, moved or removed. <a href={links.runs()}>All runs</a> of the watched folder are
+        listed.
+      </p>
     </div>
   );
 }

@@ -67,3 +67,6 @@ export function ago(at: Num | undefined): string {
 
 export const plural = (number: number, one: string, many = one + "s") =>
   `${count(number)} ${number === 1 ? one : many}`;
+
+/** A reason of a mask or a fork, as it is called everywhere on the page. */
+export const reasonText = (reason: string) => reason.replaceAll("_", " ");

@@ -25,24 +25,54 @@ export function current(): Key[] {
   return stack.flatMap((entry) => entry.keys);
 }
 
-const isTyping = (target: EventTarget | null) =>
-  target instanceof HTMLElement && (target.isContentEditable || /^(INPUT|TEXTAREA|SELECT)$/.test(target.tagName));
+/** What keys write that have no latin letter on them (Cyrillic, Greek, Arabic …), by their place on the keyboard. */
+function byPlace({ code, shiftKey }: KeyboardEvent): string | null {
+  const [, letter] = /^Key([A-Z])$/.exec(code) ?? [];
+  if (letter) return shiftKey ? letter : letter.toLowerCase();
+  const [, digit] = /^Digit(\d)$/.exec(code) ?? [];
+  if (digit) return digit;
+  return { BracketLeft: "[", BracketRight: "]", Slash: shiftKey ? "?" : "/" }[code] ?? null;
+}
+
+const isLatin = (key: string) => key.length > 1 || key <= "~";
+
+/** The key as this page names keys. null: it belongs to the browser or the system, or writes with an input method. */
+export function keyOf(event: KeyboardEvent): string | null {
+  if (event.isComposing || event.keyCode === 229) return null;
+  const isThirdLevel = event.getModifierState("AltGraph"); // with which "[" is written on many keyboards
+  if (event.metaKey || (!isThirdLevel && (event.ctrlKey || event.altKey))) return null;
+  return isLatin(event.key) || isThirdLevel ? event.key : (byPlace(event) ?? event.key);
+}
+
+const written = /^(?!button|checkbox|color|file|image|radio|range|reset|submit)/;
+const isTyping = (target: HTMLElement) =>
+  target.isContentEditable ||
+  /^(TEXTAREA|SELECT)$/.test(target.tagName) ||
+  (target instanceof HTMLInputElement && written.test(target.type));
+
+/** Enter does there what a click does. */
+const isPressed = (target: HTMLElement) => target.matches("a, button, summary, input");
 
 export function start(): void {
   addEventListener("keydown", (event) => {
-    if (event.ctrlKey || event.metaKey || event.altKey) return;
+    const key = keyOf(event);
+    if (key === null || event.defaultPrevented) return;
     const target = event.target as HTMLElement;
     if (isTyping(target)) {
-      if (event.key === "Escape") target.blur();
+      if (key === "Escape") target.blur();
       return;
     }
-    const typed = pending && event.timeStamp - pending.at < 1200 ? `${pending.key} ${event.key}` : event.key;
+    if (document.querySelector("dialog[open]")) return; // it has keys of its own
+    if (key === "Enter" && isPressed(target)) {
+      if (!(target instanceof HTMLInputElement)) return; // the browser clicks
+      event.preventDefault();
+      return target.click();
+    }
+    const typed = pending && event.timeStamp - pending.at < 1200 ? `${pending.key} ${key}` : key;
     const known = current().reverse();
-    const found = known.find((each) => each.key === typed) ?? known.find((each) => each.key === event.key);
-    pending = known.some((each) => each.key.startsWith(event.key + " "))
-      ? { key: event.key, at: event.timeStamp }
-      : null;
-    if (!found || event.defaultPrevented) return;
+    const found = known.find((each) => each.key === typed) ?? known.find((each) => each.key === key);
+    pending = known.some((each) => each.key.startsWith(key + " ")) ? { key, at: event.timeStamp } : null;
+    if (!found) return;
     event.preventDefault();
     pending = null;
     found.run(event);

@@ -7,9 +7,18 @@ export interface Place {
   query: Query;
 }
 
+/** As it is, if it is no code: a link may have been cut off in a mail. */
+function decoded(part: string): string {
+  try {
+    return decodeURIComponent(part);
+  } catch {
+    return part;
+  }
+}
+
 export function parse(hash: string): Place {
   const [path = "", query = ""] = hash.replace(/^#\/?/, "").split("?", 2);
-  const parts = path.split("/").filter(Boolean).map(decodeURIComponent);
+  const parts = path.split("/").filter(Boolean).map(decoded);
   return { parts, query: Object.fromEntries(new URLSearchParams(query)) };
 }
 
@@ -29,10 +38,17 @@ let here = parse(location.hash);
 let timer = 0;
 const listeners = new Set<(place: Place) => void>();
 
+/** The query that each place had last, by its path. */
+const left = new Map([[href(here.parts), here.query]]);
+
 function tell(place: Place): void {
   here = place;
+  left.set(href(here.parts), here.query);
   listeners.forEach((call) => call(here));
 }
+
+/** The link to a place as it was left: its filters, its curves. */
+export const asLeft = (link: string) => href(parse(link).parts, left.get(link.split("?")[0]!) ?? parse(link).query);
 
 function write(): void {
   if (!timer) return;
@@ -73,7 +89,7 @@ export function usePlace(): Place {
 
 export const links = {
   runs: () => href([]),
-  run: (run: string) => href(["run", run]),
+  run: (run: string, query: Record<string, string> = {}) => href(["run", run], query),
   steps: (run: string) => href(["run", run, "steps"]),
   step: (run: string, step: number) => href(["run", run, "step", step]),
   episodes: (run: string, query: Record<string, string | number | undefined> = {}) =>
@@ -84,5 +100,6 @@ export const links = {
   branches: (run: string, branch?: string) => href(["run", run, "branches", ...(branch ? [branch] : [])]),
   branch: (run: string, episode: string, turn: string) => href(["run", run, "branch"], { episode, turn }),
   chat: (run: string) => href(["run", run, "chat"]),
-  compare: (a?: string, b?: string) => href(["compare"], { a, b }),
+  /** Without `b`: the first evaluation of the run and its last. */
+  compare: (a?: string, b?: string, step_a?: number) => href(["compare"], { a, b: b ?? a, step_a }),
 };

@@ -9,13 +9,15 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Literal
 
 from ludus.api.cards.memory import (
     GB,
+    HANDOVER_BYTES,
     PAGE_TOKENS,
     ROW_BLOCK,
+    WAITING_VLLM_BYTES,
     Job,
     MomentsName,
     RowCost,
@@ -23,11 +25,13 @@ from ludus.api.cards.memory import (
     reserved,
     sampling_parts,
     training_parts,
+    waiting_parts,
 )
 from ludus.errors import UserError
 
-EngineName = Literal["local", "server", "vllm", "elsewhere"]
-"""elsewhere: the engine is on GPUs that are not part of the plan."""
+EngineName = Literal["local", "server", "vllm", "shared", "elsewhere"]
+"""shared: a vLLM and the trainer have one GPU in turns. elsewhere: the engine is on GPUs that are not part of the
+plan."""
 
 _FORM = re.compile(r"(\d+)x(\d+(?:\.\d+)?)")
 # Rows this long keep a GPU busy; longer ones only save kernel launches. A longer sequence is a row of its own.
@@ -89,6 +93,8 @@ class CardUse:
     """Bytes of each part."""
     is_tight: bool
     """Its memory decides how large rows or pages are; on other GPUs some may be left."""
+    is_in_turn: bool = False
+    """The same GPUs as those before, at another time."""
 
     @property
     def num_bytes(self) -> int:
@@ -122,13 +128,19 @@ class Plan:
     uses: tuple[CardUse, ...]
 
     @property
+    def context_tokens(self) -> int:
+        """Length of the longest sequence that can be trained, and that a vLLM in its turn starts with: it refuses less
+        cache than one such sequence takes."""
+        return min(self.longest_tokens, self.kv_tokens) if self.engine == "shared" else self.longest_tokens
+
+    @property
     def num_sampling(self) -> int:
         """GPUs that only sample."""
         return self.replicas * self.tensor_parallel if self.engine in ("server", "vllm") else 0
 
     @property
     def num_cards(self) -> int:
-        return sum(each.count for each in self.uses)
+        return sum(each.count for each in self.uses if not each.is_in_turn)
 
     @property
     def rank(self) -> tuple[object, ...]:
@@ -157,7 +169,9 @@ def choose(job: Job, cards: Cards, fixed: Fixed) -> Plan | None:
 
 
 def sampling_pages(job: Job, *, card_bytes: int, fixed: Fixed) -> int | None:
-    """Cache pages of our engine on a GPU of its own. None: not even the smallest number fits."""
+    """Cache pages of an engine whose GPU nobody trains on. None: not even the smallest number fits."""
+    if fixed.engine == "shared":  # this process has loaded the model as well
+        card_bytes -= job.all_weight_bytes + WAITING_VLLM_BYTES
     found = _engine_use(job, card_bytes, _Placement(0, "server", 1), _Bounds.of(job, fixed))
     return None if found is None else found[0]
 
@@ -176,7 +190,7 @@ def _placements(num_cards: int, fixed: Fixed) -> Iterator[_Placement]:
         if ranks > num_cards:
             continue
         for engine in engines:
-            if engine in ("local", "elsewhere"):
+            if engine in ("local", "elsewhere", "shared"):
                 yield _Placement(ranks, engine, fixed.replicas or 1)
                 continue
             given = (fixed.tensor_parallel,) if fixed.tensor_parallel is not None else TENSOR_PARALLEL
@@ -210,35 +224,14 @@ class _Bounds:
 
 
 def _planned(job: Job, card_bytes: int, fixed: Fixed, place: _Placement, how: Training) -> Plan | None:
-    bounds, is_local = _Bounds.of(job, fixed), place.engine == "local"
-    parts = training_parts(job, how)
-    own = {**parts, **(sampling_parts(job, 0) if is_local else {})}
-    if is_local and how.ranks > 1:
-        own["weights that sample"] = job.all_weight_bytes
-    if job.teacher_bytes:
-        own["teacher"] = job.teacher_bytes
-    set_aside = reserved(card_bytes, ranks=how.ranks)
-    left = card_bytes - sum(set_aside.values()) - sum(own.values())
-    engines = place.replicas if is_local else 0
-    cost = RowCost.of(job, how)
-    split = _split(cost, job.page_bytes * engines, left, bounds)
-    if split is None:
+    bounds = _Bounds.of(job, fixed)
+    if place.engine == "shared":
+        found = _in_turns(job, card_bytes, how, bounds)
+    else:
+        found = _side_by_side(job, card_bytes, place, how, bounds)
+    if found is None:
         return None
-    row, num_pages = split
-    uses = [CardUse("trains and samples" if is_local else "trains", 1, {}, is_tight=True)]
-    own |= sampling_parts(job, num_pages * engines) if is_local else {}
-    uses = [replace(uses[0], parts={**own, "a row, or a step": cost(row), **set_aside})]
-    if how.ranks > 1:
-        others = {**parts, "a row, or a step": cost(row), **set_aside}
-        uses.append(CardUse("trains", how.ranks - 1, others, is_tight=not is_local))
-    if place.engine == "elsewhere":
-        num_pages = bounds.most_pages
-    elif not is_local:
-        found = _engine_use(job, card_bytes, place, bounds)
-        if found is None:
-            return None
-        num_pages, use = found
-        uses.append(use)
+    row, num_pages, uses = found
     context, kv_tokens = fixed.context_length or job.shape.context_length, num_pages * PAGE_TOKENS
     good = min(context, GOOD_ROW_TOKENS)
     pages_are_most = num_pages >= bounds.most_pages
@@ -258,6 +251,64 @@ def _planned(job: Job, card_bytes: int, fixed: Fixed, place: _Placement, how: Tr
         pages_are_most=pages_are_most,
         uses=tuple(uses),
     )
+
+
+_Found = tuple[int, int, list[CardUse]]
+"""Tokens of a row, number of pages, and how memory is used then."""
+
+
+def _side_by_side(job: Job, card_bytes: int, place: _Placement, how: Training, bounds: _Bounds) -> _Found | None:
+    """Where nobody waits for another. None: it does not fit."""
+    is_local = place.engine == "local"
+    parts = training_parts(job, how)
+    own = {**parts, **(sampling_parts(job, 0) if is_local else {})}
+    if is_local and how.ranks > 1:
+        own["weights that sample"] = job.all_weight_bytes
+    if job.teacher_bytes:
+        own["teacher"] = job.teacher_bytes
+    set_aside = reserved(card_bytes, ranks=how.ranks)
+    left = card_bytes - sum(set_aside.values()) - sum(own.values())
+    engines = place.replicas if is_local else 0
+    cost = RowCost.of(job, how)
+    split = _split(cost, job.page_bytes * engines, left, bounds)
+    if split is None:
+        return None
+    row, num_pages = split
+    own |= sampling_parts(job, num_pages * engines) if is_local else {}
+    mine = {**own, "a row, or a step": cost(row), **set_aside}
+    uses = [CardUse("trains and samples" if is_local else "trains", 1, mine, is_tight=True)]
+    if how.ranks > 1:
+        others = {**parts, "a row, or a step": cost(row), **set_aside}
+        uses.append(CardUse("trains", how.ranks - 1, others, is_tight=not is_local))
+    if place.engine == "elsewhere":
+        num_pages = bounds.most_pages
+    elif not is_local:
+        found = _engine_use(job, card_bytes, place, bounds)
+        if found is None:
+            return None
+        num_pages, use = found
+        uses.append(use)
+    return row, num_pages, uses
+
+
+def _in_turns(job: Job, card_bytes: int, how: Training, bounds: _Bounds) -> _Found | None:
+    """Where a vLLM sleeps while the trainer computes, and the trainer's state lies in the host's memory else. None: it
+    does not fit."""
+    parts, cost = training_parts(job, how), RowCost.of(job, how)
+    set_aside = {"vLLM asleep": WAITING_VLLM_BYTES, **reserved(card_bytes)}
+    trains = {**parts, **set_aside}
+    samples = {**waiting_parts(job, how), "weights that sample": job.all_weight_bytes, **sampling_parts(job, 0)}
+    samples |= set_aside
+    rest, pages_rest = (card_bytes - sum(each.values()) for each in (trains, samples))
+    num_pages = min(bounds.most_pages, pages_rest // job.page_bytes)
+    # new weights are handed over before there are pages
+    if cost(bounds.least_row) > rest or num_pages < bounds.least_pages or cost.step + HANDOVER_BYTES > pages_rest:
+        return None
+    row = _longest_row(cost, rest, bounds.least_row, bounds.most_row)
+    trains["a row, or a step"] = cost(row)
+    samples |= sampling_parts(job, num_pages)
+    uses = [CardUse("trains", 1, trains, is_tight=True)]
+    return row, num_pages, [*uses, CardUse("samples", 1, samples, is_tight=True, is_in_turn=True)]
 
 
 def _split(cost: RowCost, page: int, left: int, bounds: _Bounds) -> tuple[int, int] | None:

@@ -7,7 +7,7 @@ Every sum is in docs/cards.md, term by term.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Literal
 
@@ -34,6 +34,10 @@ MASK_BLOCK, MASK_BYTES = 128, 64
 # What CUDA graphs keep beside the largest step; and how many rows are sampled at a time, with their copies in fp32.
 GRAPH_BYTES = 256 << 20
 SAMPLED_ROWS, SAMPLED_BYTES = 256, 16
+# On a GPU that a vLLM and the trainer have in turns: what the vLLM keeps asleep, which are its CUDA context and graphs;
+# and new weights that lie there for it to be read, in the trainer's process (`engines/vllm/cuda.py`).
+WAITING_VLLM_BYTES = CONTEXT_BYTES + GRAPH_BYTES
+HANDOVER_BYTES = 1 << 30
 
 
 @dataclass(frozen=True)
@@ -117,6 +121,21 @@ def training_parts(job: Job, how: Training) -> dict[str, int]:
         gathered += shape.layer_weights * (2 * b + (b + 4 if job.lora is None else 0))
         trained["gathered from other ranks"] = gathered
     return trained
+
+
+def waiting_parts(job: Job, how: Training) -> dict[str, int]:
+    """What stays on the GPU of `training_parts` while an engine has its turn there; the rest waits in the host's
+    memory."""
+    alone = training_parts(replace(job, has_critic=False), how)
+    kept = {name: num_bytes for name, num_bytes in alone.items() if name in ("weights", "reference weights")}
+    return {**kept, "critic": sum(kept.values())} if job.has_critic else kept
+
+
+def host_bytes(job: Job, how: Training) -> int:
+    """What waits in the host's memory meanwhile; and in the trainer's turn the weights of the engine."""
+    moved = ("masters, fp32", f"moments, {how.moments}")
+    parts = training_parts(job, how)
+    return (1 + job.has_critic) * sum(parts[name] for name in moved) + job.all_weight_bytes
 
 
 def kept_bytes(job: Job) -> int:

@@ -11,7 +11,7 @@ from dataclasses import replace
 from ludus.api.cards.choose import RANKS, Cards, Fixed, choose
 from ludus.api.cards.memory import GB, Job, Training, training_parts
 
-_NOT_YET = "Ludus has no 4-bit weights, no offload to the processor's memory and no tensor parallel training"
+_NOT_YET = "Ludus has no 4-bit weights, no optimizer on the processor and no tensor parallel training"
 _RANK = 16  # of the adapters that are suggested
 
 

@@ -16,43 +16,58 @@ from typing import Any, TypeVar, cast
 
 from ludus.algorithms.resolve import algorithm_of
 from ludus.api.cards.choose import Cards, EngineName, Fixed, Plan, choose, sampling_pages
-from ludus.api.cards.memory import GB, Job
+from ludus.api.cards.memory import GB, Job, host_bytes
 from ludus.api.cards.refuse import refusal
 from ludus.api.cards.shape import ModelShape
 from ludus.config import Config
 from ludus.engines.settings import BatchSettings, ServerSettings
 from ludus.engines.vllm.settings import VllmSettings
 from ludus.errors import ConfigError, UserError
+from ludus.machine import free_memory_bytes
 from ludus.models.resolve import adapter_base, resolve_model
 from ludus.models.settings import LoraSettings
 from ludus.processes.cards import Card, find_cards
 from ludus.processes.placement import SlurmScheduler
+from ludus.runs.folder import read_config
+from ludus.settings import leaves
 from ludus.teachers.settings import ModelTeacherSettings, PolicyTeacherSettings
 
 _log = logging.getLogger(__name__)
 ConfigT = TypeVar("ConfigT", bound=Config)
 
-_WEIGHT_BYTES = {"auto": 2, "bfloat16": 2, "float16": 2, "float32": 4}  # auto is bf16 on a GPU
+_WEIGHT_BYTES = {"auto": 2, "bfloat16": 2, "float16": 2, "float32": 4}  # auto is bf16 or fp16 on a GPU
 _ENGINES = ("local", "server", "vllm")
+_PLANNED = (
+    "trainer.row_tokens",
+    "trainer.activation_checkpointing",
+    "trainer.optimizer.moments",
+    "engine.kv_bytes",
+    "model.context_length",
+)
+_PLACED = ("trainer.ranks", "engine.kind", "engine.placement", "engine.replicas")
 # A prompt this long, followed by the longest answer, has to fit.
 _LEAST_PROMPT = 1024
 
 
-def planned(config: ConfigT, *, trains: bool = True) -> ConfigT:
+def planned(config: ConfigT, *, trains: bool = True, goes_on: bool = False) -> ConfigT:
     """The configuration with the plan for this machine's GPUs filled into the keys that were not given.
 
     trains: False: the model only samples.
+    goes_on: the run exists and is resumed: it keeps the plan that it began with, though less memory may be free now.
     Raises ConfigError if it cannot fit, naming the smallest change with which it would.
     """
-    here = _cards_here(config)
+    begun = _as_begun(config) if goes_on else None
+    here = _cards_here(config, is_whole=begun is not None)
     if here is None:
         return config
     try:
         job = job_of(config)
     except UserError as error:
         _log.warning("no plan is made, and rows and pages stay as they are given: %s", error)
-        return config
-    return _with_plan(config, job, here) if trains else _with_pages(config, job, here)
+        return begun or config
+    if not trains:
+        return _with_pages(config, job, here)
+    return _with_plan(begun or config, job, here, is_begun=begun is not None)
 
 
 def plan_for(config: Config, cards: Cards) -> tuple[Plan, dict[str, Any]]:
@@ -106,27 +121,62 @@ def _with(settings: Any, path: Sequence[str], value: Any) -> Any:
     return settings.model_copy(update={name: inner})
 
 
-def _with_plan(config: ConfigT, job: Job, here: Cards) -> ConfigT:
+def _with_plan(config: ConfigT, job: Job, here: Cards, *, is_begun: bool) -> ConfigT:
+    """is_begun: the configuration has a plan, which only is compared with the cards."""
     fixed = _as_started(config)
-    num_engines = config.engine.num_started * config.engine.cards_each if fixed.engine != "local" else 0
+    num_engines = 0 if fixed.engine in ("local", "shared") else config.engine.num_started * config.engine.cards_each
     is_counted = config.scheduler.type == "local"
     cards = here if is_counted else replace(here, count=config.trainer.ranks + num_engines)
     plan = choose(job, cards, fixed)
     if plan is None:
         refused = refusal(job, cards, fixed)
-        if not (_is_given(config, "trainer.row_tokens") and _is_given(config, "engine.kv_bytes")):
+        is_given = _is_given(config, "trainer.row_tokens") and _is_given(config, "engine.kv_bytes")
+        if not (is_begun or is_given):
             raise ConfigError(f"{refused}. With trainer.row_tokens and engine.kv_bytes given, nothing is planned")
-        _log.warning("trainer.row_tokens and engine.kv_bytes are given, so this starts all the same: %s", refused)
+        why = "the run was begun with this plan" if is_begun else "trainer.row_tokens and engine.kv_bytes are given"
+        _log.warning("%s, so this starts all the same: %s", why, refused)
         return config
-    if is_counted and here.count > plan.num_cards:
-        _log.warning("%d of %d cards are used; `ludus plan` tells what uses them all", plan.num_cards, here.count)
+    num_used = plan.num_cards + (num_engines if fixed.engine == "elsewhere" else 0)
+    if is_counted and here.count > num_used:
+        _log.warning("%d of %d cards are used; `ludus plan` tells what uses them all", num_used, here.count)
+    if plan.engine == "shared":
+        _check_host_memory(host_bytes(job, plan.how))
+    if is_begun:
+        return config
     keys = _memory_keys(plan, job, config)
     _log.info("plan.made cards=%s keys=%s", cards, keys)
     return with_settings(config, keys)
 
 
+def _check_host_memory(num_bytes: int) -> None:
+    """Raises ConfigError if there is no room for what waits there while a card is somebody else's."""
+    free = free_memory_bytes()
+    if free is not None and free < num_bytes:
+        raise ConfigError(
+            f"engine.placement=shared keeps {num_bytes / GB:.1f} GB in the machine's memory, masters, moments and the "
+            f"weights of a sleeping vLLM, and {free / GB:.1f} GB are free: free some, train adapters "
+            "(model.lora.rank=16), or set trainer.optimizer.moments=bf16"
+        )
+
+
+def _as_begun(config: ConfigT) -> ConfigT | None:
+    """The configuration with what was planned when its run began: other rows round sums differently, and other pages
+    preempt other calls. None: that is not known, or the run's processes are others now.
+    """
+    try:
+        before = dict(leaves(read_config(config.folder)))
+    except UserError:  # a missing or damaged file is reported when the run is opened
+        return None
+    paths = {key: tuple(key.split(".")) for key in (*_PLANNED, *_PLACED)}
+    if any(before.get(paths[key]) != _value(config, key) for key in _PLACED):
+        return None
+    kept = [key for key in _PLANNED if paths[key] in before and not _is_given(config, key)]
+    return with_settings(config, {key: before[paths[key]] for key in kept})
+
+
 def _with_pages(config: ConfigT, job: Job, here: Cards) -> ConfigT:
-    if config.engine.kind != "local" or _is_given(config, "engine.kv_bytes"):
+    is_counted = config.engine.kind == "local" or config.engine.placement == "shared"
+    if not is_counted or _is_given(config, "engine.kv_bytes"):
         return config
     pages = sampling_pages(job, card_bytes=here.num_bytes, fixed=_as_started(config))
     if pages is None:
@@ -144,10 +194,10 @@ def _memory_keys(plan: Plan, job: Job, config: Config) -> dict[str, Any]:
         "trainer.activation_checkpointing": plan.how.has_checkpointing,
         "trainer.optimizer.moments": plan.how.moments,
     }
-    if plan.engine in ("local", "server"):  # the others count their pages themselves
+    if plan.engine in ("local", "server", "shared"):  # the others count their pages themselves
         keys["engine.kv_bytes"] = plan.kv_bytes
-    if plan.longest_tokens < job.shape.context_length:
-        keys["model.context_length"] = plan.longest_tokens
+    if plan.context_tokens < job.shape.context_length:
+        keys["model.context_length"] = plan.context_tokens
     return {key: value for key, value in keys.items() if not _is_given(config, key)}
 
 
@@ -177,28 +227,34 @@ def _teacher_bytes(config: Config, shape: ModelShape) -> int:
     return shape.num_weights * _WEIGHT_BYTES[config.model.dtype] if is_kept else 0
 
 
-def _cards_here(config: Config) -> Cards | None:
-    """The GPUs of this machine that the run may use. None: it runs on the CPU."""
+def _cards_here(config: Config, *, is_whole: bool) -> Cards | None:
+    """The GPUs of this machine that the run may use. None: it runs on the CPU.
+
+    is_whole: as large as if nobody else held any of their memory.
+    """
     found = () if config.model.device == "cpu" else find_cards()
     if not found:
         return None
     try:
         import torch
 
-        from ludus.models.device import choose_device
+        from ludus.models.device import card_of, choose_device
     except ModuleNotFoundError:  # loading the model will say so
         return None
     device = choose_device(config.model.device)
     if device.type != "cuda":
         return None
-    own = found[device.index or 0]
+    own = card_of(device, found)
+    assert own is not None, "cards were found"
     free = torch.cuda.mem_get_info(device)[0] if own.free_bytes is None else own.free_bytes
     # memory that this process freed and torch keeps cached is still usable by it
     kept = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
-    mine = replace(own, free_bytes=free + kept)
-    is_alone = config.trainer.ranks == 1 and not config.engine.num_started
-    others = [each for number, each in enumerate(found) if number != (device.index or 0)]
-    return replace(_alike([mine] if is_alone else [mine, *others]), count=len(found))
+    is_alone = config.trainer.ranks == 1 and (not config.engine.num_started or config.engine.placement == "shared")
+    others = [] if is_alone else [each for each in found if each.name != own.name]
+    cards = [replace(own, free_bytes=free + kept), *others]
+    if is_whole:
+        cards = [replace(each, free_bytes=each.num_bytes or each.free_bytes) for each in cards]
+    return replace(_alike(cards), count=len(found))
 
 
 def _alike(cards: Sequence[Card]) -> Cards:
@@ -223,7 +279,9 @@ def _as_started(config: Config) -> Fixed:
     }
     return Fixed(
         ranks=trainer.ranks,
-        engine=cast(EngineName, engine.kind) if is_counted else "elsewhere",
+        engine="shared"
+        if engine.placement == "shared"
+        else cast(EngineName, engine.kind if is_counted else "elsewhere"),
         replicas=engine.replicas,
         tensor_parallel=engine.tensor_parallel_size if isinstance(engine, VllmSettings) else 1,
         context_length=config.model.context_length,

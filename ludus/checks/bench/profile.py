@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
+import torch
 from torch.profiler import ProfilerActivity, profile
 
 OTHER = "other"
@@ -69,6 +70,8 @@ class Profiler:
         self._started_at = time.perf_counter()
 
     def stop(self) -> None:
+        if torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
+            torch.cuda.synchronize()  # what is queued on a card belongs to the steps
         self._wall_s = time.perf_counter() - self._started_at
         self._profile.stop()
 

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from ludus.api.local import LocalModel, open_local
-from ludus.checks.bench.ceiling import copied_bytes_per_s
+from ludus.checks.bench.ceiling import copied_bytes_per_s, finish
 from ludus.checks.bench.sample import Count, sampling_calls
 from ludus.checks.bench.workloads import PublishWork
 from ludus.checks.weights import NoNewWeights
@@ -82,6 +82,7 @@ def measure_reload(work: PublishWork) -> dict[str, Any]:
             started_at = time.perf_counter()
             save_model(model, Path(folder))
             load_model(config.model.model_copy(update={"path": folder}), seed=config.seed)
+            finish(model.head_weight.device)
             taken_s.append(time.perf_counter() - started_at)
     return {"seconds": statistics.median(taken_s[1:])}
 
@@ -101,6 +102,7 @@ async def _round(local: LocalModel, trainer: ModelTrainer | None, work: PublishW
             nonlocal copy_s
             began_at = time.perf_counter()
             weights.copy_into_shared()
+            finish(local.model.head_weight.device)
             copy_s = time.perf_counter() - began_at
 
         await count.reached[0].wait()

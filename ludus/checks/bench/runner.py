@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, get_type_hints
 
 from pydantic import TypeAdapter
 
-from ludus.checks.bench.machine import versions
+from ludus.checks.bench.machine import card, versions
 from ludus.checks.bench.pairs import Runner
 from ludus.checks.bench.table import BENCHES
 from ludus.checks.bench.workloads import Workload
@@ -76,7 +76,7 @@ def main() -> None:
     work = TypeAdapter(get_type_hints(measure)["work"]).validate_json(Path(file).read_text())
     results = measure(work)
     results = asyncio.run(results) if inspect.iscoroutine(results) else results
-    sys.stdout.write(json.dumps({**results, "versions": versions()}) + "\n")
+    sys.stdout.write(json.dumps({**results, **card(), "versions": versions()}) + "\n")
 
 
 if __name__ == "__main__":

@@ -23,7 +23,7 @@ from ludus.engines.scripted import ScriptedEngine
 from ludus.episodes.archive import RunArchive
 from ludus.episodes.episodes import Episodes
 from ludus.episodes.recorder import Recorder
-from ludus.errors import BackendError
+from ludus.errors import BackendError, UserError
 from ludus.gateway.app import GatewayOptions
 from ludus.gateway.server import GatewayServer, calm_garbage_collection
 from ludus.http.keys import new_key
@@ -35,6 +35,10 @@ _REPLY = "There are nine lamps on it, and a box of screws that nobody has counte
 _EVERY_S = 0.5
 _TOKEN_DELAY_S = 0.002
 """Delay of an engine with 500 tokens a second for each request, so that many streams are open at once."""
+
+
+_LISTS = (Path("/proc/self/fd"), Path("/dev/fd"))
+"""Where Linux and macOS list the open descriptors of the process that asks."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,11 +100,11 @@ def measure_soak(work: SoakWork) -> dict[str, Any]:
 @contextmanager
 def _looking(store: RunStore) -> Iterator[list[_Look]]:
     """Measures this process repeatedly during the block; the list grows until the block ends."""
-    looks, over = list[_Look](), threading.Event()
+    looks, over, descriptors = list[_Look](), threading.Event(), list_of_descriptors()
 
     def look() -> None:
         while not over.wait(_EVERY_S):
-            counts = len(os.listdir("/proc/self/fd")), threading.active_count()  # noqa: PTH208  (names alone)
+            counts = len(os.listdir(descriptors)), threading.active_count()  # noqa: PTH208  (names alone)
             looks.append(_Look(time.perf_counter(), rss_mb(), *counts, store.num_episodes))
 
     looking = threading.Thread(target=look, name="soak", daemon=True)
@@ -110,6 +114,14 @@ def _looking(store: RunStore) -> Iterator[list[_Look]]:
     finally:
         over.set()
         looking.join()
+
+
+def list_of_descriptors(places: Sequence[Path] = _LISTS) -> Path:
+    """The folder that lists what this process has open. Raises UserError if the system has none."""
+    found = next((each for each in places if each.is_dir()), None)
+    if found is None:
+        raise UserError(f"nothing here lists open descriptors: neither {' nor '.join(map(str, places))} is there")
+    return found
 
 
 def _slope(xs: Sequence[float], ys: Sequence[float]) -> float:

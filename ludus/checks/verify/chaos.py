@@ -11,6 +11,7 @@ import asyncio
 import importlib
 import random
 import shutil
+import sys
 import tempfile
 import threading
 import time
@@ -24,7 +25,7 @@ from typing import Any
 from ludus.checks.verify.faults import FAULTS, Clock, descendants
 from ludus.checks.verify.training import Gate, Training, digest, trained_steps, write_run
 from ludus.checks.verify.verdict import MODEL, OnDone, Verdict, ignore
-from ludus.errors import BackendError
+from ludus.errors import BackendError, UserError
 from ludus.models.resolve import resolve_model
 from ludus.processes.program import PROGRAM
 from ludus.runs.codec import encode_episode
@@ -127,8 +128,12 @@ def verify_chaos(*, kills: int = 5, model: str = MODEL, seed: int = 0, on_done: 
 
     Example:  ludus verify chaos --kills 5 --seed 1 --json
 
-    Raises BackendError if the run cannot be brought to its end.
+    Raises BackendError if the run cannot be brought to its end, UserError on another system than Linux.
     """
+    if sys.platform != "linux":
+        raise UserError(
+            f"faults are injected with system calls of Linux, and this is {sys.platform}; run the check on Linux"
+        )
     with tempfile.TemporaryDirectory(prefix="ludus-chaos-") as scratch:
         folder, steps = Path(scratch), kills + 2
         write_run(folder, resolve_model(model).resolve(), seed, steps, _placed(folder))

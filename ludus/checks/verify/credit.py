@@ -23,7 +23,7 @@ from ludus.episodes.outcome import Returned
 from ludus.episodes.recorder import Recorder
 from ludus.episodes.spec import SessionSpec
 from ludus.loop.batch import episode_returns
-from ludus.models.resolve import resolve_model
+from ludus.models.resolve import resolve_tokenizer
 from ludus.processes.blocking import run_blocking
 from ludus.text.chat import ChatText
 from ludus.types import ChatRequest, ForkReason, Message, ToolSpec
@@ -97,7 +97,7 @@ def verify_credit(*, trees: int = 10_000, model: str = MODEL, seed: int = 0, on_
 
     Example:  ludus verify credit --trees 10000
     """
-    folder = resolve_model(model)
+    folder = resolve_tokenizer(model)
     plain = ChatText.load(folder, chat_template="chatml-tools")
     thinking = ChatText.load(folder, chat_template=str(THINKING_TEMPLATE))
     rows = run_blocking(_play_all(plain, thinking))

@@ -27,7 +27,7 @@ from ludus.cluster.cluster import open_cluster
 from ludus.cluster.ranks import open_ranks
 from ludus.compat.config import Config
 from ludus.errors import UserError
-from ludus.models.resolve import resolve_model
+from ludus.models.resolve import resolve_tokenizer
 from ludus.processes.blocking import run_blocking
 from ludus.text.tokenizer import Tokenizer
 
@@ -154,7 +154,7 @@ async def _with_ranks(config: Config, count: int, work: Callable[[AnyTrainer], R
         if count == 1:
             trainer = (await stack.enter_async_context(open_local(own))).trainer(own)
         else:
-            tokenizer = Tokenizer.load(resolve_model(own.model.path))
+            tokenizer = Tokenizer.load(resolve_tokenizer(own.model.path))
             cluster = await stack.enter_async_context(open_cluster(own))
             trainer = await stack.enter_async_context(open_ranks(own, cluster, tokenizer, sampling=None))
         made = await asyncio.to_thread(work, trainer)

@@ -21,6 +21,7 @@ from ludus.compat.art.group import TrajectoryGroup as TrajectoryGroup
 from ludus.compat.art.local_backend import LocalBackend as LocalBackend
 from ludus.compat.art.retrying import retry as retry
 from ludus.compat.art.server_backend import ServerBackend as ServerBackend
+from ludus.compat.art.serverless_backend import ServerlessBackend as ServerlessBackend
 from ludus.compat.art.trainable import Model as Model
 from ludus.compat.art.trainable import TrainableModel as TrainableModel
 from ludus.compat.art.trajectory import History as History

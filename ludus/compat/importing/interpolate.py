@@ -12,7 +12,7 @@ from typing import Any
 
 from ludus import settings
 from ludus.errors import ConfigError
-from ludus.settings import with_overrides
+from ludus.settings import merged, with_overrides
 
 MISSING = "???"
 _REFERENCE = re.compile(r"\$\{([^${}]*)\}")
@@ -28,9 +28,12 @@ def read_yaml(path: Path, overrides: Sequence[str] = ()) -> dict[str, Any]:
     return resolved(data)
 
 
-def resolved(data: Mapping[str, Any]) -> dict[str, Any]:
-    """The mapping with its references resolved. Raises ConfigError for circular references."""
-    whole = _resolved(dict(data), data, ())
+def resolved(data: Mapping[str, Any], defaults: Mapping[str, Any] = {}) -> dict[str, Any]:
+    """The mapping with its references resolved. Raises ConfigError for circular references.
+
+    defaults: values of keys that references may name and `data` does not have.
+    """
+    whole = _resolved(dict(data), merged(defaults, data), ())
     assert isinstance(whole, dict), "a mapping stays one"
     return whole
 

@@ -21,7 +21,7 @@ from ludus.compat.realhf.generation import BundledGenerationOutputs, GenerationH
 from ludus.compat.realhf.sample import SequenceSample
 from ludus.compat.realhf.trajectory import TrajectoryBuilder
 from ludus.errors import UserError
-from ludus.models.resolve import resolve_model
+from ludus.models.resolve import resolve_tokenizer
 from ludus.text.chat import ChatText
 from ludus.types import Message
 
@@ -49,7 +49,7 @@ class _MathAgent(Agent):
 
     def __post_init__(self) -> None:
         self.gconfig = GenerationHyperparameters.of(self.gconfig)
-        self._text = None if self.tokenizer_path is None else ChatText.load(resolve_model(self.tokenizer_path))
+        self._text = None if self.tokenizer_path is None else ChatText.load(resolve_tokenizer(self.tokenizer_path))
 
     async def collect_trajectory(
         self, prompt: SequenceSample, env: EnvironmentService, obs_queue: Queue, act_queue: Queue

@@ -13,10 +13,10 @@ from ludus.compat.keys import Given, Meaning
 from ludus.errors import ConfigError
 
 _KEY = "algorithm.rollout_correction."
-_WEIGHED, _KEPT = _KEY + "rollout_is", _KEY + "rollout_rs"
+_WEIGHED, _KEPT, LOSS_TYPE = _KEY + "rollout_is", _KEY + "rollout_rs", _KEY + "loss_type"
 NAMES = (
     *(_WEIGHED, _WEIGHED + "_threshold", _KEPT, _KEPT + "_threshold", _KEPT + "_threshold_lower"),
-    *(_KEY + "bypass_mode", _KEY + "loss_type"),
+    *(_KEY + "bypass_mode", LOSS_TYPE),
 )
 _LEVELS = {"token": "token", "sequence": "episode"}
 _MEASURES = {
@@ -54,7 +54,7 @@ def _all_of_them(given: Given) -> Meaning:
             said = {"algorithm.correction.kind": "none"} if _WEIGHED in given else {}
             return Meaning("taken" if said else "not needed", "" if said else "there is no correction", said)
         return Meaning("taken", ours=_named(_joined(weighed, kept)))
-    loss_type = given.get(_KEY + "loss_type") or "ppo_clip"
+    loss_type = given.get(LOSS_TYPE) or "ppo_clip"
     if loss_type == "ppo_clip":
         if kept is not None:
             raise ConfigError("with bypass_mode and ppo_clip nothing is left out by its ratio; leave out rollout_rs")

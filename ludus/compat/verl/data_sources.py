@@ -11,15 +11,16 @@ from typing import Any, Literal
 
 from ludus.compat.members import takes
 from ludus.errors import UserError
-from ludus.rewards.answers import as_number, math_verify_all
+from ludus.rewards.answers import as_number, last_boxed, math_verify_all
 from ludus.settings import did_you_mean
 
 _FINAL = re.compile(r"####\s*(-?[$\d][\d.,]*)")
 """GSM8K's own mark of the final answer, which the prompts of that data set ask for."""
+_BARE = "\\boxed "
 _NUMBER = re.compile(r"-?\$?\d[\d.,]*")
 
 Verifier = Callable[[str, str], Awaitable[float]]
-"""Maps (answer, solution) to 1.0 or 0.0."""
+"""Maps (answer, solution) to 1.0 if it is right; else to 0.0, or -1.0 where verl does."""
 
 
 async def gsm8k(solution_str: str, ground_truth: str) -> float:
@@ -53,12 +54,37 @@ async def mathematics(solution_str: str, ground_truth: str) -> float:
     return score
 
 
+async def competition(solution_str: str, ground_truth: str) -> float:
+    """As `mathematics`, but a wrong answer scores -1, as verl scores the rows of DAPO and AIME."""
+    return 1.0 if await mathematics(solution_str, ground_truth) == 1.0 else -1.0
+
+
+def last_boxed_only_string(string: str) -> str | None:
+    r"""The last `\boxed{…}` or `\fbox{…}` of a solution of MATH, or `\boxed …` up to the next `$`. None: there is
+    none."""
+    if _BARE in string:
+        return _BARE + string.rpartition(_BARE)[2].partition("$")[0]
+    for opening in ("\\boxed{", "\\fbox{"):
+        if (inside := last_boxed(string, opening)) is not None:
+            return f"{opening}{inside}}}"
+    return None
+
+
+def remove_boxed(s: str) -> str:
+    """What stands in such a box. Raises UserError if it is none."""
+    if s.startswith(_BARE):
+        return s.removeprefix(_BARE)
+    if not (s.startswith("\\boxed{") and s.endswith("}")):
+        raise UserError(f"{s!r:.100} must be \\boxed{{…}}, as last_boxed_only_string finds it")
+    return s.removeprefix("\\boxed{")[:-1]
+
+
 VERIFIERS: Mapping[str, Verifier] = {
     "openai/gsm8k": gsm8k,
     "lighteval/MATH": mathematics,
     "DigitalLearningGmbH/MATH-lighteval": mathematics,
     "HuggingFaceH4/MATH-500": mathematics,
-    "math_dapo": mathematics,
+    "math_dapo": competition,
 }
 """By the column `data_source`."""
 
@@ -66,7 +92,7 @@ VERIFIERS: Mapping[str, Verifier] = {
 def verifier_of(data_source: object) -> Verifier | None:
     """The verifier of a data source; `math` and `aime` match as prefixes. None: there is none."""
     name = str(data_source)
-    return VERIFIERS.get(name, mathematics if name.startswith(("aime", "math")) else None)
+    return VERIFIERS.get(name, competition if name.startswith(("aime", "math")) else None)
 
 
 @takes("verl", "utils.reward_score.default_compute_score")

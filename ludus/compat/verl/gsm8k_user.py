@@ -52,8 +52,7 @@ class Gsm8kInteraction(BaseInteraction):
     async def calculate_score(self, instance_id: str, **kwargs: Any) -> float:  # type: ignore[override]  # as in verl
         """1 if the number behind `####` of the last answer is right, else 0."""
         instance = self._instance_dict[instance_id]
-        answer = str(instance["response"] or "")
-        return await gsm8k(answer if "####" in answer else f"#### {answer}", str(instance["ground_truth"]))
+        return await gsm8k(str(instance["response"] or ""), str(instance["ground_truth"]))
 
     async def finalize_interaction(self, instance_id: str, **kwargs: Any) -> None:
         del self._instance_dict[instance_id]

@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import Any
 
 from ludus.compat import keys
-from ludus.compat.keys import Given, Meaning, Table, fixed, to
-from ludus.compat.verl.corrections import NAMES, correction, is_bypassed
+from ludus.compat.keys import Given, Meaning, Rule, Table, fixed, to
+from ludus.compat.verl.corrections import LOSS_TYPE, NAMES, correction, is_bypassed
 from ludus.errors import ConfigError
 from ludus.runs.settings import TRACKERS
 from ludus.settings import leaves, with_value
@@ -43,8 +43,11 @@ def _top_k(value: Any) -> Any:
 
 _ROLLOUT = "actor_rollout_ref.rollout."
 _ACTOR = "actor_rollout_ref.actor."
-_LOSS_MODE = _ACTOR + "policy_loss.loss_mode"
+_MODEL = "actor_rollout_ref.model."
+_POLICY_LOSS = _ACTOR + "policy_loss."
+_LOSS_MODE = _POLICY_LOSS + "loss_mode"
 _AGGREGATION = _ACTOR + "loss_agg_mode"
+_USE_KL, _KL_COEF = _ACTOR + "use_kl_loss", _ACTOR + "kl_loss_coef"
 _WITHIN_GROUP = ("grpo", "grpo_vectorized")
 _OVERLONG = (
     "reward_model.overlong_buffer",
@@ -63,11 +66,76 @@ _IN_REWARD, _PENALTY, _CONTROLLER = "algorithm.use_kl_in_reward", "algorithm.kl_
 _LOGGER, _TRACE = "trainer.logger", _ROLLOUT + "trace."
 _TRACERS, _HERE = ("mlflow", "trackio"), ("console", "file")
 _TABLE = keys.keys_beside(__file__)
+_DPPO = ("dppo_tv", "dppo_kl")
+_PER_SEQUENCE = ("sapo", "geo_mean")
+"""Losses that are a mean over sequences, whatever `loss_agg_mode`."""
+_READERS = {
+    **dict.fromkeys(
+        (_ACTOR + "clip_ratio", _ACTOR + "clip_ratio_low", _ACTOR + "clip_ratio_high"),
+        ("vanilla", "gspo", "cispo", "geo_mean", "clip_cov", *_DPPO),
+    ),
+    _ACTOR + "clip_ratio_c": ("vanilla", *_DPPO),
+    **dict.fromkeys((f"{at}tau_{sign}" for at in (_ACTOR, _POLICY_LOSS) for sign in ("pos", "neg")), ("sapo",)),
+    **dict.fromkeys((_POLICY_LOSS + "clip_cov_" + name for name in ("ratio", "lb", "ub")), ("clip_cov",)),
+    **dict.fromkeys((_POLICY_LOSS + "kl_cov_ratio", _POLICY_LOSS + "ppo_kl_coef"), ("kl_cov",)),
+    _POLICY_LOSS + "dro_beta": ("dro",),
+}
+"""By key of a loss the modes that read it."""
+
+
+def _loss_mode(given: Given) -> str | None:
+    """The mode of the loss. None: a key of Ludus names the loss."""
+    if any(name.startswith("algorithm.loss") for name in given):
+        return None
+    if is_bypassed(given):
+        return "vanilla" if given.get(LOSS_TYPE) in (None, "ppo_clip") else "reinforce"
+    return str(given.get(_LOSS_MODE, "vanilla"))
+
+
+def _read_by(modes: Sequence[str], rule: Rule) -> Rule:
+    """A key that the losses of these modes read."""
+    return keys.only(lambda given: _loss_mode(given) in (None, *modes), rule, f"it is of the loss {' or '.join(modes)}")
+
+
+_AT_THE_END = ("min_lr", "min_lr_ratio", "min_lr_factor", "lr_min")
+
+
+def _at_the_end(name: str) -> Rule:
+    """A learning rate that a schedule falls to."""
+    optim = name.rpartition(".")[0]
+    schedules = [f"{optim}.{each}" for each in ("lr_scheduler_type", "warmup_style", "lr_decay_style", "decay_type")]
+    schedules += ["critic.optimizer.decay" if optim.startswith("critic") else "trainer.optimizer.decay"]
+    return keys.only(
+        lambda given: any(given.get(each) not in (None, "constant") for each in schedules),
+        _TABLE[name],
+        "a constant learning rate does not fall",
+    )
+
+
+def _alpha(own: Sequence[str], value: Any, given: Given) -> Meaning:
+    """own: keys of the rank."""
+    if not any(given.get(name) for name in own) and not any(name.startswith("model.lora") for name in given):
+        return Meaning("not needed", "there is no adapter")
+    return to("model.lora.alpha")(value, given)
+
+
+def _kl_term(rule: Rule) -> Rule:
+    """A key of the KL term in the loss."""
+    return keys.only(
+        lambda given: given.get(_USE_KL) and given.get(_KL_COEF) not in (0, 0.0), rule, "there is no KL term"
+    )
+
+
+def _uses_kl(value: Any, given: Given) -> Meaning:
+    """verl's coefficient where none is given."""
+    if value and given.get(_KL_COEF) is None:
+        return Meaning("taken", ours={"algorithm.kl.beta": 0.001})
+    return Meaning("not needed", "algorithm.kl.beta sets it")
 
 
 def _is_of_divergence(given: Given) -> bool:
     """DPPO's bounds are of a divergence, and not of the ratio."""
-    return str(given.get(_LOSS_MODE)).startswith("dppo") and not is_bypassed(given)
+    return _loss_mode(given) in _DPPO
 
 
 def _loss(value: Any, given: Given) -> Meaning:
@@ -79,6 +147,8 @@ def _loss(value: Any, given: Given) -> Meaning:
 def _bound(sides: Sequence[str], value: Any, given: Given) -> Meaning:
     """What is given for one side alone comes before what is given for both."""
     own = [side for side in sides if len(sides) == 1 or f"{_ACTOR}clip_ratio_{side}" not in given]
+    if _loss_mode(given) == "cispo" and isinstance(value, int | float) and value >= 1:
+        own = [side for side in own if side != "low"]  # 1 - value is below every ratio
     prefix = "" if _is_of_divergence(given) else "clip_"
     return to(*(f"algorithm.loss.{prefix}{side}" for side in own))(value, given)
 
@@ -95,15 +165,18 @@ def _scale(value: Any, given: Given) -> Meaning:
 
 def _of_gae(ours: Sequence[str], value: Any, given: Given) -> Meaning:
     """Discounts of advantages from a critic's values; verl's recurrence knows no turns."""
-    if given.get("algorithm.adv_estimator") != "gae":
-        return fixed(1, note="advantages are not made of values; rollout.agent.turn_discount discounts turns")(
-            value, given
-        )
-    return to(*ours)(value, given)
+    estimator = given.get("algorithm.adv_estimator")
+    if estimator == "gae":
+        return to(*ours)(value, given)
+    if estimator is not None and (estimator != "reinforce_plus_plus" or "algorithm.advantage.gamma" not in ours):
+        return Meaning("not needed", f"{estimator} does not read it")
+    return fixed(1, note="advantages are not made of values; rollout.agent.turn_discount discounts turns")(value, given)
 
 
 def _aggregated(value: Any, given: Given) -> Meaning:
     """verl divides by the width of a response where it is given no number."""
+    if _loss_mode(given) in _PER_SEQUENCE:
+        return Meaning("not needed", f"the loss of {_loss_mode(given)} is a mean over sequences")
     meaning, length = _TABLE[_AGGREGATION](value, given), given.get("data.max_response_length")
     if not str(value).endswith("-norm") or length is None or given.get(_ACTOR + "loss_scale_factor"):
         return meaning
@@ -122,9 +195,9 @@ def _overlong(value: Any, given: Given) -> Meaning:
 
 def _minibatches(value: Any, given: Given) -> Meaning:
     size = given.get("data.train_batch_size", given.get("train_dataset.batch_size"))
-    if not value or not size or size % value:
+    if not value or not size or (size > value and size % value):
         return Meaning("left out", f"data.train_batch_size must be given, and a multiple of {value}, got {size}")
-    return Meaning("taken", ours={"algorithm.minibatches": size // value})
+    return Meaning("taken", ours={"algorithm.minibatches": max(size // value, 1)})
 
 
 def _epochs(value: Any, given: Given) -> Meaning:
@@ -133,9 +206,9 @@ def _epochs(value: Any, given: Given) -> Meaning:
     return to("total_train_epochs")(value, given)
 
 
-def _resumed(value: Any, _given: Given) -> Meaning:
+def _resumed(value: Any, given: Given) -> Meaning:
     """A run goes on in its own folder."""
-    if value in (None, False, "auto", "disable"):
+    if value in (None, False, "auto", "disable") or given.get("trainer.resume_mode") != "resume_path":
         return Meaning("not needed", "`ludus train --resume` and verl.trainer.main_ppo go on in the run's own folder")
     return Meaning(
         "left out", "a run goes on in its own folder; begin with other weights by actor_rollout_ref.model.path"
@@ -206,11 +279,13 @@ def _project(_value: Any, given: Given) -> Meaning:
     return Meaning("taken", ours={"trackers.project": names[0]})
 
 
-KEYS: Table = {
+_RULES: Table = {
     **_TABLE,
     **dict.fromkeys((_LOGGER, _TRACE + "backend"), _trackers),
     **dict.fromkeys(("trainer.project_name", _TRACE + "project_name"), _project),
     _AGGREGATION: _aggregated,
+    _USE_KL: _uses_kl,
+    **{name: _kl_term(_TABLE[name]) for name in (_KL_COEF, _ACTOR + "kl_loss_type")},
     "trainer.total_epochs": _epochs,
     "data.train_files": partial(_files, "train_dataset"),
     "data.val_files": partial(_files, "valid_dataset"),
@@ -221,6 +296,8 @@ KEYS: Table = {
     _ACTOR + "clip_ratio_low": partial(_bound, ("low",)),
     _ACTOR + "clip_ratio_high": partial(_bound, ("high",)),
     _ACTOR + "clip_ratio_c": _dual,
+    _MODEL + "lora_alpha": partial(_alpha, (_MODEL + "lora_rank",)),
+    _MODEL + "lora.alpha": partial(_alpha, (_MODEL + "lora.rank", _MODEL + "lora_rank")),
     _ACTOR + "entropy_coeff": to("algorithm.entropy.coef", convert=lambda value: value or None),
     **dict.fromkeys((f"{at}.len" for at in _OVERLONG), _overlong),
     "algorithm.norm_adv_by_std_in_grpo": _scale,
@@ -242,6 +319,11 @@ KEYS: Table = {
         _reward_kl,
     ),
 }
+KEYS: Table = {
+    **_RULES,
+    **{name: _read_by(modes, _RULES[name]) for name, modes in _READERS.items()},
+    **{name: _at_the_end(name) for name in _TABLE if name.rpartition(".")[2] in _AT_THE_END},
+}
 _ROOTS = (
     *("actor_rollout_ref", "data", "custom_reward_function", "reward_model", "distillation", "global_profiler"),
     *("ray_kwargs", "transfer_queue", "sandbox_fusion", "skip"),
@@ -254,15 +336,26 @@ def renamed(data: Mapping[str, Any]) -> dict[str, Any]:
 
     Raises ConfigError for one that has no counterpart, whose value cannot be, or that is given under both names.
     """
+    data = _with_one_teacher(data)
     ours = keys.renamed(KEYS, data, "verl", _ROOTS)
-    loop = _default_loop({".".join(map(str, path)): value for path, value in leaves(data)})
+    loop = default_loop({".".join(map(str, path)): value for path, value in leaves(data)})
     agent = ours.get("rollout", {}).get("agent", {})
     if loop is None or "workflow" in ours or {"default_agent_loop", "agent_loop_config_path"} & agent.keys():
         return ours
     return with_value(ours, ("rollout", "agent", "default_agent_loop"), loop, whole="rollout.agent.default_agent_loop")
 
 
-def _default_loop(given: Given) -> str | None:
+def _with_one_teacher(data: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The only teacher there is under the name that the table has for it, whatever it is called."""
+    distillation = data.get("distillation")
+    teachers = distillation.get("teacher_models") if isinstance(distillation, Mapping) else None
+    if not isinstance(teachers, Mapping) or len(teachers) != 1 or not isinstance(distillation, Mapping):
+        return data
+    (teacher,) = teachers.values()
+    return {**data, "distillation": {**distillation, "teacher_models": {"teacher_model": teacher}}}
+
+
+def default_loop(given: Given) -> str | None:
     """What plays rows without `agent_name` in verl. None: the keys do not say that rows are played by loops.
 
     Before loops had names, SGLang's rollout played tools and users wherever there were any.

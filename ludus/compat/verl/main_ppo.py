@@ -1,5 +1,7 @@
 """`python -m verl.trainer.main_ppo key=value …`: trains from verl's command line, including Hydra's options.
 
+Where verl's defaults change what is trained, they are the defaults here too.
+
 Knows: command lines, files that Hydra composes.  Knows not: what any key means, how anything is trained.
 """
 
@@ -16,8 +18,11 @@ from rich.console import Console
 
 from ludus.api.live import watch
 from ludus.api.trainer import Trainer
+from ludus.compat import overrides
 from ludus.compat.config import Config
 from ludus.compat.importing.interpolate import resolved
+from ludus.compat.keys import nested
+from ludus.compat.verl.defaults import DEFAULTS, with_defaults
 from ludus.errors import ConfigError, UserError
 from ludus.loop.observer import RunSummary
 from ludus.settings import merged, parse_override, read_yaml, with_value
@@ -25,7 +30,7 @@ from ludus.settings import merged, parse_override, read_yaml, with_value
 logger = logging.getLogger(__name__)
 
 OWN_DEFAULTS = ("ppo_trainer", "ppo_megatron_trainer")
-"""Names of verl's own default files, which are replaced by Ludus's defaults."""
+"""Names of verl's own default files, in whose place defaults.py stands."""
 
 
 def main(arguments: Sequence[str] | None = None) -> RunSummary:
@@ -35,6 +40,7 @@ def main(arguments: Sequence[str] | None = None) -> RunSummary:
     Raises ConfigError for invalid keys, UserError for a missing file.
     """
     values = read_command_line(sys.argv[1:] if arguments is None else arguments)
+    values = with_defaults(values, overrides.settings())
     mode = values.get("trainer", {}).get("resume_mode", "auto")
     config = Config.read(values)
     with watch(Console(stderr=True), config.name) as observer:
@@ -53,7 +59,7 @@ def read_command_line(arguments: Sequence[str]) -> dict[str, Any]:
         values = _composed(Path(given.config_path or ".").expanduser(), given.config_name.removesuffix(".yaml"), ())
     for override in given.overrides:
         values = _overridden(values, override)
-    return resolved(values)
+    return resolved(values, nested({tuple(name.split(".")): value for name, value in DEFAULTS.items()}))
 
 
 def _overridden(values: Mapping[str, Any], override: str) -> dict[str, Any]:
@@ -73,7 +79,7 @@ def _without(values: Mapping[str, Any], path: Sequence[str]) -> dict[str, Any]:
 
 
 def _composed(folder: Path, name: str, seen: tuple[Path, ...]) -> dict[str, Any]:
-    """A file of Hydra's with those of its `defaults` below it; verl's own default is left to Ludus's."""
+    """A file of Hydra's with those of its `defaults` below it; verl's own default file is left out."""
     path = folder / f"{name}.yaml"
     if path in seen:
         raise ConfigError(f"the defaults {' → '.join(str(each) for each in (*seen, path))} go round in a circle")

@@ -28,6 +28,9 @@ _LENGTHS = (
 _HERE = {
     _ROLLOUT + "calculate_log_probs": True,
     _ROLLOUT + "full_determinism": False,
+    _ROLLOUT + "mode": "async",
+    "data.truncation": "error",
+    "trainer.nnodes": 1,
 }
 """What loops of verl's read and no setting says."""
 DEFAULT_LOOP = "single_turn_agent"

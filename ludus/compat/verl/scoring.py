@@ -11,6 +11,7 @@ import asyncio
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial, update_wrapper
 from numbers import Real
 from pathlib import Path
 from typing import Any
@@ -43,7 +44,10 @@ def load_compute_score(settings: CustomRewardSettings) -> ComputeScore | None:
     if settings.path is None:
         return None
     path = str(Path(settings.path).expanduser()) if settings.path.endswith(".py") else settings.path
-    return import_function(f"{path}:{settings.name}", "reward.custom_reward_function")
+    function = import_function(f"{path}:{settings.name}", "reward.custom_reward_function")
+    if not settings.reward_kwargs:
+        return function
+    return update_wrapper(partial(function, **settings.reward_kwargs), function)
 
 
 async def score_outputs(
@@ -77,7 +81,7 @@ async def score_outputs(
         returned = record.outputs = await calling
     score = _read_score(returned, name, time.perf_counter() - begun)
     if function is default_compute_score:  # it says right or wrong
-        return replace(score, metrics={"success": score.reward})
+        return replace(score, metrics={"success": max(score.reward, 0.0)})
     return score
 
 

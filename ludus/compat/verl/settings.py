@@ -33,8 +33,6 @@ class MultiTurnSettings(Settings):
     """Python file whose functions marked `@function_tool` are tools. None: there is none."""
     interaction_config_path: str | None = None
     """YAML with `interaction:`, simulated users by name. None: there are none."""
-    template_kwargs: dict[str, Any] = pydantic.Field(default_factory=dict)
-    """Arguments of the model's chat template, such as `enable_thinking: false`."""
     format: str | None = None
     """The parser of tool calls; it stands for `model.tool_parser`. None: the model's own."""
 
@@ -45,6 +43,8 @@ class CustomRewardSettings(Settings):
     path: str | None = None
     """Python file, or module. None: the reward depends on the row's `data_source`, or comes from its tools."""
     name: str = "compute_score"
+    reward_kwargs: dict[str, Any] = pydantic.Field(default_factory=dict)
+    """Further arguments of the function, by name."""
 
 
 class RewardSettings(Settings):

@@ -10,10 +10,24 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, overload
 
 from ludus.compat.verl.messages import read_messages, read_tools
+from ludus.errors import UserError
 from ludus.text.chat import ChatText
 from ludus.types import Message
 
 _USER = {"role": "user", "content": "x"}
+_AS_IT_IS: Mapping[str, tuple[Any, ...]] = {
+    "return_dict": (False,),
+    "return_tensors": (),
+    "padding": (False, "do_not_pad"),
+    "truncation": (False, "do_not_truncate"),
+    "max_length": (),
+    "stride": (0,),
+    "return_attention_mask": (True,),
+    "return_assistant_tokens_mask": (False,),
+    "add_special_tokens": (True, False),
+    "clean_up_tokenization_spaces": (False,),
+}
+"""Options of transformers' tokenizers, with the values that mean what is done here; None is one of each."""
 
 
 class LoopTokenizer:
@@ -25,8 +39,8 @@ class LoopTokenizer:
     def __repr__(self) -> str:
         return f"LoopTokenizer({self.text.tokenizer!r})"
 
-    def __call__(self, text: str, *, add_special_tokens: bool = False, **_: Any) -> dict[str, list[int]]:
-        ids = self.encode(text, add_special_tokens=add_special_tokens)
+    def __call__(self, text: str, **options: Any) -> dict[str, list[int]]:
+        ids = self.encode(text, **options)
         return {"input_ids": ids, "attention_mask": [1] * len(ids)}
 
     def __len__(self) -> int:
@@ -74,11 +88,16 @@ class LoopTokenizer:
         token_id = self.text.tokenizer.token_id
         return token_id(tokens) if isinstance(tokens, str) else [token_id(token) for token in tokens]
 
-    def encode(self, text: str, *, add_special_tokens: bool = False, **_: Any) -> list[int]:
-        """The ids; nothing is added in any case, because a chat template writes what belongs there."""
+    def encode(self, text: str, **options: Any) -> list[int]:
+        """The ids; nothing is added in any case, because a chat template writes what belongs there.
+
+        Raises UserError for an option of transformers that would change them.
+        """
+        _refuse(options)
         return list(self.text.tokenizer.encode(text))
 
-    def decode(self, token_ids: int | Iterable[int], *, skip_special_tokens: bool = False, **_: Any) -> str:
+    def decode(self, token_ids: int | Iterable[int], *, skip_special_tokens: bool = False, **options: Any) -> str:
+        _refuse(options)
         ids = (token_ids,) if isinstance(token_ids, int) else tuple(map(int, token_ids))
         return self.text.tokenizer.decode(ids, skip_special=skip_special_tokens)
 
@@ -100,8 +119,7 @@ class LoopTokenizer:
         remove_system_prompt: only what these messages add behind an answer that ended with an end-of-turn token, what
         the template puts between the two included.
         """
-        for name in ("return_dict", "return_tensors", "padding", "truncation"):  # their defaults are what is returned
-            template_kwargs.pop(name, None)
+        _refuse({name: template_kwargs.pop(name) for name in _AS_IT_IS.keys() & template_kwargs.keys()})
         asked = list(conversation)
         is_empty = asked == [{}]
         messages, specs = read_messages([_USER] if is_empty else asked), read_tools(tools)
@@ -126,3 +144,15 @@ class LoopTokenizer:
             return None
         ids = self.text.tokenizer.encode(token)
         return ids[0] if len(ids) == 1 else None
+
+
+def _refuse(options: Mapping[str, Any]) -> None:
+    """Raises UserError for an option that would change the result."""
+    for name, value in options.items():
+        if name not in _AS_IT_IS:
+            raise UserError(f"the tokenizer has no option {name!r}; there are {', '.join(_AS_IT_IS)}")
+        if value is not None and value not in _AS_IT_IS[name]:
+            raise UserError(
+                f"{name}={value!r} cannot act: a loop's tokenizer gives whole lists of ids, as the recorder needs "
+                "them; cut and pad what it returns"
+            )

@@ -100,6 +100,11 @@ class ServerProtocol(ABC):
     """Every piece says which weights sampled it, and weights are loaded between two tokens: nothing pauses."""
     server: Server
 
+    @property
+    def shares_card(self) -> bool:
+        """A pause puts the server to sleep until it is resumed: its card is the trainer's then."""
+        return False
+
     @classmethod
     @contextmanager
     def asking(cls, url: str, api_key: str | None, *, timeout_s: float = CONNECT_TIMEOUT_S) -> Iterator[Ask]:

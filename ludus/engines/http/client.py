@@ -64,6 +64,8 @@ class HttpEngine:
         self._unfinished: int | None = None
         """The version whose publish has begun and not ended: the server may have it. None: there is none."""
         self._has_published = False  # until then its weights are somebody else's matter
+        self._slept_at: float | None = None
+        """When it was put to sleep, by the clock of its loop. None: it is awake."""
         limits = httpx.Limits(max_connections=None, max_keepalive_connections=None)
         # Tokens may be minutes away while others are served; a server that is gone closes the connection.
         timeout = httpx.Timeout(None, connect=CONNECT_TIMEOUT_S)
@@ -76,6 +78,10 @@ class HttpEngine:
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self._server.url}, version={self._version}, running={len(self._running)})"
+
+    @property
+    def shares_card(self) -> bool:
+        return self.protocol.shares_card
 
     async def generate(self, call: Call, on_tokens: OnTokens | None = None) -> Sampled:
         """The sampled answer. Raises UserError for what cannot be recorded exactly, with the setting that helps."""
@@ -182,11 +188,12 @@ class HttpEngine:
     async def _answer(self, call: Call, deliver: Callable[[TokenChunk], None]) -> Sampled:
         check_call_id(call.id, self._running)
         seed = self._seeds.getrandbits(SEED_BITS) if call.sampling.seed is None else call.sampling.seed
-        running = self._running[call.id] = _Running(call, seed)
+        running = self._running[call.id] = _Running(call, seed, self._loop.time(), call.deadline_at)
         self._num_calls += 1
         self._num_prompt += len(call.prompt_ids)
         try:
-            async with asyncio.timeout_at(call.deadline_at) as running.until:
+            deadline_at = running.deadline_at if self._slept_at is None else None
+            async with asyncio.timeout_at(deadline_at) as running.until:
                 async for chunk in self._chunks(running):
                     deliver(chunk)
         except TimeoutError:
@@ -230,7 +237,8 @@ class HttpEngine:
     async def _check_weights(self) -> None:
         """Notes if the weights that were published are gone: the server was started again at its URL."""
         before = self._version
-        if not self._has_published or self._publishing.locked():
+        # while it falls asleep or wakes, a server answers for seconds nothing but whether it is well
+        if not self._has_published or self._publishing.locked() or self._slept_at is not None:
             return
         try:
             with self._failing():
@@ -245,13 +253,32 @@ class HttpEngine:
         self.protocol.forget()
 
     async def _pause(self) -> None:
-        with self._failing():
-            await self.protocol.pause(self._http)
+        if self.protocol.shares_card:
+            self._stop_clocks()
+        try:
+            with self._failing():
+                await self.protocol.pause(self._http)
+        except BaseException:
+            self._start_clocks()
+            raise
         await asyncio.sleep(SETTLE_S)
 
     async def _resume(self) -> None:
         with self._failing():
             await self.protocol.resume(self._http)
+        self._start_clocks()
+
+    def _stop_clocks(self) -> None:
+        """The trainer's turn, which may take minutes, is not counted among the time of any call."""
+        self._slept_at = self._loop.time()
+        for running in self._running.values():
+            running.stop_clock(self._slept_at)
+
+    def _start_clocks(self) -> None:
+        slept_at, self._slept_at = self._slept_at, None
+        if slept_at is not None:
+            for running in self._running.values():
+                running.start_clock(self._loop.time() - max(slept_at, running.began_at))
 
     async def _publish(self, version: int, weights: WeightSource) -> None:
         async with self._publishing:
@@ -273,9 +300,9 @@ class HttpEngine:
         with self._failing():
             load = await self.protocol.prepare(self._http, version, weights)
         is_held = self._stays_as_it_is
-        if not is_held:
-            await self._pause()
         try:
+            if not is_held:
+                await self._pause()
             try:
                 with self._failing():
                     await load()
@@ -306,6 +333,9 @@ class _Running:
 
     call: Call
     seed: int
+    began_at: float
+    deadline_at: float | None
+    """That of the call, later by as long as the server has slept meanwhile."""
     until: asyncio.Timeout | None = None
     """Ends the reading. None: it has not begun."""
     ended: asyncio.Event = field(default_factory=asyncio.Event)
@@ -323,6 +353,18 @@ class _Running:
         """Stop reading at once, with what has come."""
         if self.until is not None and not self.until.expired():
             self.until.reschedule(asyncio.get_running_loop().time())
+
+    def stop_clock(self, now: float) -> None:
+        """Its time does not run out until `start_clock`; if it is over already, nothing changes."""
+        if self.until is not None and (self.until.when() or now) > now:
+            self.until.reschedule(None)
+
+    def start_clock(self, stood_s: float) -> None:
+        """stood_s: how long the clock stood still."""
+        if self.deadline_at is not None:
+            self.deadline_at += stood_s
+            if self.until is not None and self.until.when() is None:
+                self.until.reschedule(self.deadline_at)
 
     def take(self, piece: StreamDelta, version: int) -> TokenChunk:
         """The tokens of one event. version: theirs, if the server does not deliver."""

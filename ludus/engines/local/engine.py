@@ -45,6 +45,7 @@ class LocalEngine:
     """
 
     shares_weights = True
+    shares_card = False  # in one process trainer and engine have their turns by the lease
 
     def __init__(
         self, model: LoadedModel, tokenizer: Tokenizer, settings: InferenceSettings, *, lease: ComputeLease, seed: int

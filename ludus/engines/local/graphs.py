@@ -11,7 +11,9 @@ captured like those that only decode, because where agents play nearly every ste
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 
@@ -23,6 +25,8 @@ from ludus.engines.local.kernels.triton import StepTables, attend_with, tile_que
 from ludus.engines.local.paged import PagedCache
 from ludus.kernels.library import AttentionRule
 from ludus.models.load import LoadedModel
+
+_log = logging.getLogger(__name__)
 
 Replay = Callable[[], Tensor]
 """Computes again, from what the inputs hold now; always returns the same tensor."""
@@ -42,7 +46,8 @@ class CardCapture:
         self._stream = torch.cuda.Stream()  # type: ignore[no-untyped-call]
 
     def __call__(self, forward: Callable[[], Tensor]) -> Replay:
-        """Runs `forward` twice; it must read its inputs from tensors that stay."""
+        """Runs `forward` twice; it must read its inputs from tensors that stay. Raises RuntimeError if it cannot be
+        captured, as without the memory for it; then it may be tried again."""
         graph = torch.cuda.CUDAGraph()
         self._stream.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(self._stream):
@@ -53,8 +58,12 @@ class CardCapture:
             graph.capture_begin(pool=self._pool, capture_error_mode="thread_local")
             try:
                 result = forward()
-            finally:
-                graph.capture_end()
+            except BaseException:
+                with suppress(RuntimeError):  # which says no more than that something failed before
+                    graph.capture_end()
+                self._pool = torch.cuda.graph_pool_handle()  # the other may count as being written
+                raise
+            graph.capture_end()
         torch.cuda.current_stream().wait_stream(self._stream)
 
         def replay() -> Tensor:
@@ -65,7 +74,10 @@ class CardCapture:
 
 
 class StepGraphs:
-    """Forward passes of steps, each size captured once and replayed with other inputs."""
+    """Forward passes of steps, each size captured once and replayed with other inputs.
+
+    A size that cannot be captured, even after unused memory was given back, is computed one operation at a time.
+    """
 
     def __init__(
         self, model: LoadedModel, cache: PagedCache, *, max_running: int, max_pages: int, capture: Capture
@@ -80,6 +92,8 @@ class StepGraphs:
         self._queries = tile_queries(config.num_heads, config.num_kv_heads, head.dtype)
         self._page_ids = torch.zeros(max_running * max_pages, dtype=torch.int32, device=head.device)
         self._graphs: dict[tuple[int, int], _Graph] = {}
+        self._is_told = False
+        """The log says that some size could not be captured."""
 
     def __repr__(self) -> str:
         return f"<StepGraphs of {sorted({num_rows for num_rows, _ in self._graphs})} rows>"
@@ -95,9 +109,28 @@ class StepGraphs:
             graph = _Graph(StepTables(size, num_tiles, queries=queries, page_ids=self._page_ids))
         graph.tables.fill(ids, positions, chunks)
         if graph.replay is None:
-            graph.replay = self._capture(partial(self._compute, graph.tables))
+            graph.replay = self._captured(partial(self._compute, graph.tables), size)
             self._graphs[size, queries] = graph
         return graph.replay()[: len(chunks)]
+
+    def _captured(self, compute: Callable[[], Tensor], size: int) -> Replay:
+        try:
+            return self._capture(compute)
+        except RuntimeError as error:
+            _log.info("graphs.again rows=%d after: %s", size, error)
+        torch.cuda.empty_cache()
+        try:
+            return self._capture(compute)
+        except RuntimeError as error:
+            if not self._is_told:
+                self._is_told = True
+                _log.warning(
+                    "steps of %d rows run without a CUDA graph, which is slower: %s. If memory is short, lower "
+                    "engine.kv_bytes; steps of other sizes may follow",
+                    size,
+                    error,
+                )
+        return compute  # fails once more by itself if the step was to blame
 
     def _compute(self, tables: StepTables) -> Tensor:
         plan = _TablesPlan(self._cache, tables)

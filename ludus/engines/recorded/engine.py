@@ -31,6 +31,7 @@ class RecordedEngine:
     """Takes weights. On one event loop."""
 
     shares_weights = True
+    shares_card = False
 
     def __init__(
         self, model: LoadedModel, _tokenizer: object, _settings: object, *, lease: ComputeLease, seed: int

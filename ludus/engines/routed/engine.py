@@ -56,6 +56,7 @@ class RoutedEngine:
             raise UserError("a router needs one replica or more")
         self.context_length = min(engine.context_length for engine in replicas)
         """The shortest of the replicas'."""
+        self.shares_card = any(engine.shares_card for engine in replicas)
         self._routing = Routing(context_length=self.context_length)
         self._stop_ids = stop_ids
         self._patience_s = patience_s

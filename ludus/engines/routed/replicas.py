@@ -240,11 +240,14 @@ class Replicas:
         Raises what the engine raised if it could not take the weights.
         """
         async with self._one_at_a_time():
-            if self._is_paused:
+            was_paused = self._is_paused
+            if was_paused:
                 await engine.pause()
             if self._latest is not None and engine.stats().version < self.version:
                 await Replica(engine, engine.stats().version).publish(self.version, self._latest)
             yield
+            if self._is_paused != was_paused:  # it was nobody's yet when the others were paused, or went on
+                await (engine.pause() if self._is_paused else engine.resume())
         self.changed.notify()
 
     async def check(self, timeout_s: float) -> tuple[set[int], set[int]]:

@@ -27,10 +27,11 @@ class FileWeights:
     def __init__(self, model: LoadedModel, files: Sequence[Path]) -> None:
         """Raises UserError if one of them is no trained weight of the model. What is not in them stays as it is."""
         self._files = files
-        self._into = {model.saved_name(name): parameter for name, parameter in model.trainable.items()}
+        self._model = model
+        expected = {name: tuple(each.shape) for name, each in model.saved_shapes.items()}
         with _opened(files) as opened:
             shapes = {name: tuple(file.get_slice(name).get_shape()) for file in opened for name in file.keys()}  # noqa: SIM118
-        unknown = sorted(shapes.keys() - self._into.keys())
+        unknown = sorted(shapes.keys() - expected.keys())
         if unknown:
             more = len(unknown) - NAMES_TOLD
             raise UserError(
@@ -38,7 +39,7 @@ class FileWeights:
                 "trained here; serve the model that is trained, with the same model.lora if adapters are"
             )
         for name, shape in shapes.items():
-            if shape != (here := tuple(self._into[name].shape)):
+            if shape != (here := expected[name]):
                 raise UserError(f"{name} has the shape {shape}, and {here} in the model that is served")
 
     def named_tensors(self) -> Iterable[tuple[str, Tensor]]:
@@ -48,9 +49,15 @@ class FileWeights:
                     yield name, file.get_tensor(name)
 
     def copy_into_shared(self) -> None:
-        with torch.no_grad():
-            for name, tensor in self.named_tensors():
-                self._into[name].copy_(tensor)
+        with torch.no_grad(), _opened(self._files) as opened:
+            places = {name: file for file in opened for name in file.keys()}  # noqa: SIM118
+            for name, parameter in self._model.trainable.items():
+                parts = self._model.saved_parts(name)
+                given = {part: places[part].get_tensor(part) for part in parts if part in places}
+                if len(given) < len(parts) > 1 and given:  # the rest of it stays as it is
+                    given = {**dict(self._model.saved([(name, parameter)])), **given}
+                if given:
+                    parameter.copy_(self._model.joined(name, given))
 
 
 @contextmanager

@@ -1,6 +1,7 @@
 """A running SGLang server as an engine, through its own `/generate` with token ids. Needs no torch.
 
 Knows: SGLang's requests and replies (0.5.23), and what it must be started with.  Knows not: how weights are written.
+Unless SGLang was started to be deterministic, it ignores the seeds of calls.
 What it reports of an answer may be all so far or the new alone, as the server was started; both are read.
 
 Never run against a real server: there is none for a processor. Requests are checked against SGLang's own classes.
@@ -31,6 +32,7 @@ from ludus.engines.http.base import (
 )
 from ludus.engines.http.client import HttpEngine
 from ludus.engines.kind import ServerKind
+from ludus.engines.sglang.command import sglang_command
 from ludus.engines.sglang.settings import SglangSettings
 from ludus.engines.weights import WeightFiles
 from ludus.errors import BackendError, ConfigError, UserError
@@ -40,7 +42,6 @@ from ludus.types import Call, Sampling, StopReason
 GENERATE = "/generate"
 VERSION = (0, 5, 23)
 """The oldest whose classes the requests were checked against."""
-FLAGS = "--enable-deterministic-inference --grammar-backend llguidance --incremental-streaming-output"
 
 
 class SglangEngine(HttpEngine):
@@ -50,12 +51,19 @@ class SglangEngine(HttpEngine):
 
     @classmethod
     def connect(
-        cls, url: str, tokenizer: Tokenizer, *, api_key: str | None = None, files: WeightFiles | None = None
+        cls,
+        url: str,
+        tokenizer: Tokenizer,
+        *,
+        api_key: str | None = None,
+        files: WeightFiles | None = None,
+        is_deterministic: bool = False,
     ) -> SglangEngine:
         """The engine behind `url`, such as http://localhost:30000. Blocks until the server has answered.
 
         tokenizer: that of the model which the server has.
         files: where the server finds new weights. None: its weights are its own, and all tokens carry version 0.
+        is_deterministic: it has to draw calls by their seeds.
         Raises UserError if the server has another tokenizer or was started without what exact records need,
         BackendError if it cannot be reached.
         """
@@ -63,7 +71,7 @@ class SglangEngine(HttpEngine):
         with SglangProtocol.asking(url, api_key) as ask:
             card = ask("GET", "/v1/models")["data"][0]
             info = ask("GET", "/server_info")
-            _check_started_with(url, info)
+            _check_started_with(url, info, is_deterministic=is_deterministic)
             read = ask("POST", "/tokenize", {"prompt": PROBE_TEXT, "add_special_tokens": False})
             check_same_ids(read["tokens"], tokenizer)
         has_grammars = info.get("grammar_backend") == "llguidance"
@@ -223,13 +231,12 @@ def sglang_delivery(settings: SglangSettings, files: WeightFiles) -> Mapping[str
 
     Raises ConfigError where adapters alone are trained.
     """
-    del settings
     if files.adapter_config is not None:
         raise ConfigError(
             "calls in flight would keep an adapter that SGLang has replaced: leave model.lora unset with "
             "engine.kind=sglang, or train adapters with server or vllm"
         )
-    return {"files": files}
+    return {"files": files, "is_deterministic": settings.deterministic}
 
 
 def _is_masked(sampling: Sampling) -> bool:
@@ -252,17 +259,17 @@ def _ending(finish: Mapping[str, Any] | None) -> tuple[StopReason | None, str | 
 # ---- what is asked before the engine is there
 
 
-def _check_started_with(url: str, info: Mapping[str, Any]) -> None:
+def _check_started_with(url: str, info: Mapping[str, Any], *, is_deterministic: bool) -> None:
     version = str(info.get("version", ""))
     numbers = tuple(int(part) for part in version.split("+")[0].split(".")[:3] if part.isdigit())
     if numbers < VERSION:
         known = ".".join(map(str, VERSION))
         raise UserError(f"the SGLang at {url} is version {version!r}; {known} or newer is needed")
-    if not info.get("enable_deterministic_inference"):
+    if is_deterministic and not info.get("enable_deterministic_inference"):
         raise UserError(
-            f"the SGLang at {url} draws without the seeds of calls, so no answer could be drawn again; start it with "
-            f"{FLAGS}"
+            f"engine.deterministic is set, and the SGLang at {url} draws without the seeds of calls; start it with "
+            "--enable-deterministic-inference"
         )
 
 
-KIND = ServerKind(SglangEngine.connect, delivery=sglang_delivery)
+KIND = ServerKind(SglangEngine.connect, sglang_command, delivery=sglang_delivery)

@@ -12,11 +12,12 @@ import os
 import shutil
 import sys
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import ludus_vllm
+from ludus.engines.options import option_words, own_options
 from ludus.engines.process import ReplicaAddress, ServerCommand
 from ludus.engines.vllm.delivery import transfer_backend
 from ludus.engines.vllm.settings import VllmSettings
@@ -32,6 +33,9 @@ MODULE = "vllm.entrypoints.launchers.api_server.entry"
 # vLLM keeps room for adapters of one of these ranks.
 _LORA_RANKS = (1, 8, 16, 32, 64, 128, 256, 320, 512)
 _AMD = Path("/dev/kfd")
+# vLLM does not start unless this share of the card is free. On a card that it shares, how much it takes for keys and
+# values is told in bytes, and this share has no other meaning.
+_FREE_AT_START = 0.01
 _SIZES: Mapping[str, str] = {
     "max_running": "max_num_seqs",
     "max_batch_tokens": "max_num_batched_tokens",
@@ -47,6 +51,7 @@ _OURS: Mapping[str, str] = {
     "max_lora_rank": "model.lora.rank",
     "lora_target_modules": "model.lora.target_modules",
     "weight_transfer_config": "engine.weights",
+    "enable_sleep_mode": "engine.placement",
     **dict.fromkeys(("host", "port", "api_key", "middleware", "seed", "uds"), "the run, which finds the server by it"),
     **dict.fromkeys(("enable_lora", "max_loras", "max_cpu_loras"), "model.lora"),
     **dict.fromkeys(
@@ -76,19 +81,23 @@ def vllm_command(engine: VllmSettings, model: ModelSettings, address: ReplicaAdd
         "weight_transfer_config": {"backend": transfer_backend(engine)},
         **_sizes(engine, model),
         **_adapter_options(model, folder if base is not None else None),
-        **_own_options(engine.args),
+        **own_options(engine.args, _OURS),
     }
-    argv = (engine.python or sys.executable, "-m", MODULE, *_words(options))
+    argv = (engine.python or sys.executable, "-m", MODULE, *option_words(options, has_negations=True))
     return ServerCommand(argv, _environment(address))
 
 
 def _sizes(engine: VllmSettings, model: ModelSettings) -> dict[str, Any]:
-    given = {name: value for name, value in engine.model_dump().items() if engine.is_set(name)}
+    is_shared = engine.placement == "shared"
+    # On a shared card all of its memory is counted before the start, and nothing is left to vLLM.
+    given = {name: value for name, value in engine.model_dump().items() if engine.is_set(name) or is_shared}
     sizes: dict[str, Any] = {theirs: given[ours] for ours, theirs in _SIZES.items() if ours in given}
-    # On a card vLLM takes what is free; of a processor's memory it would take nearly all.
+    # On a card of its own vLLM takes what is free; of a processor's memory it would take nearly all.
     has_card = model.device != "cpu" and (bool(find_cards()) or _AMD.exists())
-    if engine.is_set("kv_bytes") or not has_card:
+    if "kv_bytes" in given or not has_card:
         sizes["kv_cache_memory_bytes"] = engine.kv_bytes
+    if is_shared and has_card:  # on a processor vLLM sleeps without giving memory back, and refuses the option
+        sizes |= {"enable_sleep_mode": True, "gpu_memory_utilization": _FREE_AT_START}
     if not has_card:
         # On a processor a prompt that is computed in chunks fails if its call has a seed: vLLM takes the draw of a
         # chunk back, which torch's generators for processors cannot.
@@ -123,29 +132,6 @@ def _adapter_options(model: ModelSettings, adapter: Path | None) -> dict[str, An
     # vLLM would prepare every layer, the vocabulary's head among them, and then fails where a prompt is scored beside
     # calls that run.
     return {"enable_lora": True, "max_loras": 1, "max_lora_rank": room, "lora_target_modules": sorted(modules)}
-
-
-def _own_options(args: Mapping[str, Any]) -> dict[str, Any]:
-    """The options of `engine.args`, by the names that vLLM has for them in Python."""
-    options = {name.removeprefix("--").replace("-", "_"): value for name, value in args.items()}
-    for name in options:
-        if name.removeprefix("no_") in _OURS:
-            raise ConfigError(f"engine.args.{name} is set by {_OURS[name.removeprefix('no_')]}; remove it")
-    return options
-
-
-def _words(options: Mapping[str, Any]) -> Iterator[str]:
-    """The options as arguments of a command line."""
-    for name, value in options.items():
-        flag = name.replace("_", "-")
-        if isinstance(value, bool):
-            yield f"--{flag}" if value else f"--no-{flag}"
-        elif isinstance(value, Sequence) and not isinstance(value, str):
-            yield from (f"--{flag}", *map(str, value))
-        elif value is None:
-            raise ConfigError(f"engine.args.{name} has no value; an option without one is set by true")
-        else:
-            yield from (f"--{flag}", json.dumps(value) if isinstance(value, Mapping) else str(value))
 
 
 def _environment(address: ReplicaAddress) -> dict[str, str]:

@@ -8,8 +8,11 @@ from __future__ import annotations
 
 import asyncio
 import base64
-from collections.abc import Callable, Iterable, Mapping
-from typing import Any, Protocol
+import threading
+from collections.abc import Callable, Coroutine, Iterable, Mapping
+from contextlib import suppress
+from functools import partial
+from typing import Any, Protocol, TypeVar
 
 import httpx
 
@@ -21,12 +24,16 @@ from ludus.engines.weights import buckets
 from ludus.errors import BackendError, UserError
 
 BUCKET_BYTES = 2**30  # of tensors that are shared at once, and so held at once beside the trainer's own
+JOIN_S = 180.0  # workers that have loaded a model join within seconds, unless they do not reach the trainer
+ResultT = TypeVar("ResultT")
 
 
 class BroadcastGroup(Protocol):
     """The trainer's part in a group with the workers of one server."""
 
     def broadcast(self, tensor: Any) -> None: ...
+
+    def abort(self) -> None: ...
 
 
 Join = Callable[[bytes, int, Any], BroadcastGroup]
@@ -41,42 +48,66 @@ class NcclTransfer(Transfer):
     """All weights, broadcast tensor by tensor to the workers of a server, which may be on other machines."""
 
     def __init__(
-        self, *, make_id: Callable[[], bytes] = lambda: new_unique_id(load_library()), join: Join = join_by_nccl
+        self,
+        *,
+        make_id: Callable[[], bytes] = lambda: new_unique_id(load_library()),
+        join: Join = join_by_nccl,
+        join_s: float = JOIN_S,
     ) -> None:
+        """join_s: how long the workers may take to join."""
         self._make_id = make_id
         self._join = join
+        self._join_s = join_s
         self._group: BroadcastGroup | None = None
         """None: the workers have not been asked to join."""
         self._announced: Mapping[str, Any] = {}
 
     async def begin(self, http: httpx.AsyncClient, weights: WeightSource) -> None:
-        """Everybody joins at the same time, or waits for the others."""
+        """Everybody joins at the same time, or waits for the others. Raises BackendError if one never comes."""
         self._announced, device = await asyncio.to_thread(_described, weights.named_tensors())
         answer = await http.get("/get_world_size")
         world_size = int(parse_object(answer)["world_size"]) + 1
         unique_id = self._make_id()
         shared = {"nccl_unique_id_b64": base64.b64encode(unique_id).decode(), "rank_offset": 1, "packed": False}
-        async with asyncio.TaskGroup() as both:
-            both.create_task(begin(http, {**shared, "world_size": world_size}))
-            ours = both.create_task(asyncio.to_thread(self._join, unique_id, world_size, device))
-        self._group = ours.result()
+        try:
+            async with asyncio.timeout(self._join_s):
+                joining = on_thread(lambda: self._join(unique_id, world_size, device))
+                self._group, _ = await both(joining, begin(http, {**shared, "world_size": world_size}))
+        except TimeoutError:
+            raise BackendError(
+                f"the trainer and the {world_size - 1} workers of the vLLM at {http.base_url} were not joined by NCCL "
+                f"within {self._join_s:.0f} s: look into the server's log for a worker that failed. Where they do not "
+                "reach each other, NCCL_SOCKET_IFNAME names the network to take, for both, and NCCL_DEBUG=INFO tells "
+                "what was tried"
+            ) from None
 
     async def carry(self, http: httpx.AsyncClient, weights: WeightSource) -> None:
         # They receive while we send; where they fail first, nobody receives and sending would not end.
-        receiving = asyncio.ensure_future(post(http, "/update_weights", {"update_info": self._announced}))
-        sending = asyncio.ensure_future(asyncio.to_thread(self._send, weights))
-        await asyncio.wait((receiving, sending), return_when=asyncio.FIRST_EXCEPTION)
-        for work in (receiving, sending):
-            if work.done():
-                work.result()
+        try:
+            receiving = post(http, "/update_weights", {"update_info": self._announced})
+            await both(on_thread(lambda: self._send(weights)), receiving)
+        except BaseException:
+            self._leave()
+            raise
+
+    def forget(self) -> None:
+        super().forget()
+        self._leave()
+
+    def _leave(self) -> None:
+        group, self._group = self._group, None
+        if group is not None:
+            group.abort()
 
     def _send(self, weights: WeightSource) -> None:
-        assert self._group is not None, "all have joined"
+        group = self._group
+        if group is None:
+            raise BackendError("weights were broken off before, so NCCL cannot send any; start the server again")
         announced = zip(self._announced["names"], self._announced["shapes"], strict=True)
         for (name, tensor), (known, shape) in zip(weights.named_tensors(), announced, strict=True):
             if name != known or list(tensor.shape) != shape:
                 raise BackendError(f"the trainer sends {name} {list(tensor.shape)} where {known} {shape} was announced")
-            self._group.broadcast(tensor)
+            group.broadcast(tensor)
 
 
 class IpcTransfer(Transfer):
@@ -90,6 +121,50 @@ class IpcTransfer(Transfer):
         while bucket := await asyncio.to_thread(next, left, None):
             shared = await asyncio.to_thread(_shared, bucket)
             await post(http, "/update_weights", {"update_info": shared})  # they are held until they are read
+
+
+async def on_thread(work: Callable[[], ResultT]) -> ResultT:
+    """What `work` returns, from a thread that keeps nobody from ending: a call to NCCL waits for ever where a peer is
+    gone."""
+    loop = asyncio.get_running_loop()
+    done: asyncio.Future[ResultT] = loop.create_future()
+
+    def run() -> None:
+        try:
+            settle = partial(_settle, done, work(), None)
+        except BaseException as error:  # it is raised by who waits
+            settle = partial(_settle, done, None, error)
+        with suppress(RuntimeError):  # the loop is closed: nobody waits any more
+            loop.call_soon_threadsafe(settle)
+
+    threading.Thread(target=run, name="ludus-nccl", daemon=True).start()
+    return await done
+
+
+def _settle(done: asyncio.Future[Any], result: Any, error: BaseException | None) -> None:
+    if done.done():
+        return
+    if error is None:
+        done.set_result(result)
+    else:
+        done.set_exception(error)
+
+
+async def both(ours: Coroutine[Any, Any, ResultT], theirs: Coroutine[Any, Any, object]) -> tuple[ResultT, object]:
+    """What both return. As soon as one fails the other is given up, and its error raised."""
+    works: tuple[asyncio.Future[ResultT], asyncio.Future[object]] = (
+        asyncio.ensure_future(ours),
+        asyncio.ensure_future(theirs),
+    )
+    try:
+        await asyncio.wait(works, return_when=asyncio.FIRST_EXCEPTION)
+        for work in works:
+            if work.done():
+                work.result()
+        return works[0].result(), works[1].result()
+    finally:
+        for work in works:
+            work.cancel()
 
 
 def _described(tensors: Iterable[tuple[str, Any]]) -> tuple[Mapping[str, Any], Any]:

@@ -1,6 +1,6 @@
 """A running vLLM server as an engine, through its token-in/token-out interface. Needs no torch.
 
-Knows: vLLM's `/inference/v1/generate` (0.32; served with `--enable-scale-out`), its pause.
+Knows: vLLM's `/inference/v1/generate` (0.32; served with `--enable-scale-out`), its pause and its sleep.
 Knows not: how weights are sent (`weights.py`), chat.
 """
 
@@ -44,6 +44,12 @@ OLDEST, NEWEST = (0, 31), (0, 32)
 """Releases whose interface this is: the first by its source, the second by runs with it."""
 ANSWER_TIMEOUT_S = 120.0  # of the questions of `connect`; the first token of a server that has just started takes long
 LEAST_TEMPERATURE = 0.01  # vLLM raises what lies between 0 and this, and says so in its log alone
+SLEEPING = ("weights", "kv_cache")
+"""What of a sleeping vLLM is woken by itself, in this order; the last also lets its calls go on."""
+SLEEP_LEVEL = 1
+"""Weights wait in the host's memory; keys and values are forgotten, and computed again for calls in flight. Level 2
+keeps nothing, which saves copying weights twice: but a training step that fails would leave a server without weights,
+and what vLLM has computed from them, or the trainer does not send, would be lost."""
 
 
 class VllmEngine(HttpEngine):
@@ -60,12 +66,14 @@ class VllmEngine(HttpEngine):
         api_key: str | None = None,
         transfer: Transfer | None = None,
         keep_kv: bool = True,
+        shares_card: bool = False,
     ) -> VllmEngine:
         """The engine behind `url`, such as http://localhost:8000. Blocks until the server has answered.
 
         tokenizer: that of the model which the server has.
         transfer: how new weights reach the server. None: its weights are its own, and all tokens carry version 0.
         keep_kv: sequences in flight keep their keys and values when weights are published.
+        shares_card: a pause puts the server to sleep: its card is the trainer's then.
         Raises UserError if the server has another tokenizer or its token-in/token-out interface is not served,
         BackendError if it cannot be reached.
         """
@@ -74,15 +82,18 @@ class VllmEngine(HttpEngine):
             _check_version(ask("GET", "/version")["version"])
             card = ask("GET", "/v1/models")["data"][0]
             _check_tokenizer(ask, tokenizer)
+            if transfer is not None:
+                _let_go_on(ask)
             is_processed = _reports_processed_logprobs(ask)
         server = Server(url, int(card["max_model_len"]), tokenizer.stop_ids, bearer(api_key))
-        protocol = VllmProtocol(server, card["id"], is_processed, transfer, keep_kv)
+        protocol = VllmProtocol(server, card["id"], is_processed, transfer, keep_kv, shares_card)
         return cls(protocol, version=0 if transfer is None else UNPUBLISHED)
 
 
 @dataclass(eq=False)
 class VllmProtocol(ServerProtocol):
-    """What a vLLM server says of itself, and how it is spoken to. Only the salt changes, with the weights."""
+    """What a vLLM server says of itself, and how it is spoken to. Only the salt changes, with the weights, and what is
+    asleep."""
 
     name = "vLLM"
     model: str
@@ -91,8 +102,11 @@ class VllmProtocol(ServerProtocol):
     transfer: Transfer | None = None
     """None: weights cannot be published."""
     keep_kv: bool = True
+    shares_card: bool = False
     salt: str | None = None
     """Calls find the keys and values of calls with the same salt alone. None: nothing was published."""
+    asleep: tuple[str, ...] = ()
+    """What of SLEEPING is."""
 
     def check(self, call: Call) -> None:
         sampling = call.sampling
@@ -170,9 +184,20 @@ class VllmProtocol(ServerProtocol):
 
     async def pause(self, http: httpx.AsyncClient) -> None:
         await self._switch(http, "/pause", mode="keep")
+        if self.shares_card:
+            self.asleep = SLEEPING
+            await self._switch(http, "/sleep", level=str(SLEEP_LEVEL), mode="keep")
 
     async def resume(self, http: httpx.AsyncClient) -> None:
+        for part in self.asleep:
+            await self._wake(http, part)
         await self._switch(http, "/resume")
+
+    async def _wake(self, http: httpx.AsyncClient, part: str) -> None:
+        """Does nothing if it is awake. One part at a time: of several vLLM wakes none if one of them is awake."""
+        if part in self.asleep:
+            await self._switch(http, "/wake_up", tags=part)
+            self.asleep = tuple(each for each in self.asleep if each != part)
 
     async def prepare(self, http: httpx.AsyncClient, version: int, weights: WeightSource) -> Load:
         if self.transfer is None:
@@ -184,6 +209,7 @@ class VllmProtocol(ServerProtocol):
         load = await self.transfer.prepare(http, version, weights, name)
 
         async def load_and_forget() -> None:
+            await self._wake(http, "weights")  # pages for keys and values wait until nobody holds two sets of weights
             await load()
             self.salt = name
             if not self.keep_kv:
@@ -200,7 +226,7 @@ class VllmProtocol(ServerProtocol):
         return self.server.version(str(self.checked(response)["weight_version"]))
 
     def forget(self) -> None:
-        self.salt = None
+        self.salt, self.asleep = None, ()
         if self.transfer is not None:
             self.transfer.forget()
 
@@ -290,6 +316,17 @@ def _check_tokenizer(ask: Ask, tokenizer: Tokenizer) -> None:
     except UserError:
         return
     check_same_ids(found["tokens"], tokenizer)
+
+
+def _let_go_on(ask: Ask) -> None:
+    """Wakes a server that sleeps or is paused, as a run that is killed leaves it; it would answer nothing."""
+    try:
+        is_held = ask("GET", "/is_sleeping")["is_sleeping"]
+    except UserError:  # without its development mode nobody could pause it
+        return
+    if is_held:
+        for part in SLEEPING:
+            ask("POST", f"/wake_up?tags={part}")
 
 
 def _reports_processed_logprobs(ask: Ask) -> bool:

@@ -13,7 +13,7 @@ class VllmSettings(BatchSettings, ServerSettings):
     """Keys of memory and batch are passed to vLLM if they are set."""
 
     implementation: ClassVar[str] = "ludus.engines.vllm.kind:KIND"
-    acts_with_urls: ClassVar[frozenset[str]] = ServerSettings.acts_with_urls | {"keep_kv_on_publish"}
+    acts_with_urls: ClassVar[frozenset[str]] = ServerSettings.acts_with_urls | {"keep_kv_on_publish", "placement"}
     kind: Literal["vllm"] = "vllm"
     python: str | None = None
     """Interpreter of the environment that has vLLM. None: the one that runs Ludus."""

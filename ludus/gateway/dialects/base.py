@@ -11,7 +11,7 @@ To add a protocol: a folder with `fields.py` (every field and its class), `read.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
@@ -40,6 +40,10 @@ class ParsedRequest:
     """End a stream with the token counts."""
     logprobs: bool = False
     """Answer with the logprob of every sampled token."""
+    token_ids: bool = False
+    """Answer with the ids of the prompt's and of every sampled token."""
+    tokens_as_ids: bool = False
+    """Beside its logprob a token is named by its id instead of its text."""
     ignored: tuple[str, ...] = ()
     """Fields that are accepted and have no effect, because they cannot change a token."""
     wire_names: Mapping[str, str] = field(default_factory=dict)
@@ -69,6 +73,8 @@ class Answer:
     """Text of a single token; called only when logprobs are asked for."""
     deltas: tuple[tuple[Delta, ...], ...] = ()
     """The deltas of each turn's reply, in order. Empty: only the whole reply is known."""
+    given_ids: Callable[[Turn], Sequence[int]] = lambda _: ()
+    """The tokens of a turn's prompt; called only when token ids are asked for."""
 
     @property
     def num_sampled_tokens(self) -> int:

@@ -5,7 +5,7 @@ Knows: those shapes.  Knows not: what the protocols do not share.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 from ludus.gateway.dialects.base import Answer, ErrorReply, JsonObject, ParsedRequest, Vendor
 from ludus.gateway.dialects.events import event
@@ -63,10 +63,11 @@ class ChunkWriter:
     def start(self, own_id: str) -> None:
         self._head["id"] = own_id
 
-    def chunk(self, choice_idx: int, more: JsonObject, last: JsonObject) -> bytes:
-        """One event of a choice. more: what is new.  last: fields known only once the choice is complete."""
+    def chunk(self, choice_idx: int, more: JsonObject, last: JsonObject, beside: Mapping[str, object] = {}) -> bytes:
+        """One event of a choice. more: what is new.  last: fields known only once the choice is complete.  beside:
+        fields of the event itself."""
         choice = {"index": choice_idx, **more, "logprobs": None, "finish_reason": None, **last}
-        chunk = {**self._head, "choices": [choice]}
+        chunk = {**self._head, **beside, "choices": [choice]}
         return event({**chunk, "usage": None} if self._include_usage else chunk)
 
     def end(self, answer: Answer) -> bytes:

@@ -27,6 +27,8 @@ logger = logging.getLogger(__name__)
 _START_TIMEOUT_S = 180.0
 """Long enough to import a tracker's client and create its tables at the lowest priority on a busy machine."""
 _POLL_S = 0.2
+_ONE_THREAD = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1")
+"""Clients import numpy, which would start a thread for each core, and compute nothing."""
 _HINTS: dict[TrackerName, str] = {
     "mlflow": "see that trackers.mlflow.tracking_uri is its address and that it answers",
     "wandb": "log in with `wandb login`, or set trackers.wandb.mode=offline",
@@ -71,7 +73,7 @@ class TrackerProcess:
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,
-            env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
+            env={**os.environ, **_ONE_THREAD, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
             start_new_session=True,  # no Ctrl-C from the terminal: what the run has written must be sent first
         )
         assert self._process.stdin is not None, "it is a pipe"

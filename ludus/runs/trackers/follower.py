@@ -15,7 +15,6 @@ import contextlib
 import json
 import os
 import select
-import sys
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, replace
@@ -32,14 +31,16 @@ from ludus.runs.report import report_page, report_text
 from ludus.runs.settings import TrackerName, TrackersSettings
 from ludus.runs.store import RunStore
 from ludus.runs.trackers.base import Report, TrackedEpisode, TrackedRun, Tracker
+from ludus.runs.trackers.family import NICEST, cpu_s, run_as_others, run_in_idle_time
 
 FOLDER = "trackers"
 _POLL_S = 1.0
 _LIVE_BATCH, _LAST_BATCH = 8, 64
 """Episodes sent at once: few during the run, as a batch must not take long; more at its end, as each batch costs a
 transaction."""
+_KEPT_LINES = 64
+"""Lines of metrics after which the position is stored: usually there are one or two."""
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 2.0, 60.0
-_NICEST = 19
 _MAX_REASON_CHARS = 500
 _ALL = "SELECT num, step, record FROM episodes WHERE num > ? AND num <= ? ORDER BY num LIMIT ?"
 _OF_EACH_STEP = """
@@ -91,7 +92,7 @@ class Follower:
         self._store = RunStore.look(run.folder, checks=False)
         self._at = Position.read(self._path)
         self._tracker: Tracker | None = None
-        self._began_s, self._busy_s = time.monotonic(), 0.0
+        self._begin_share()
 
     @property
     def num_behind(self) -> int:
@@ -103,7 +104,7 @@ class Follower:
         if self._tracker is None:
             self._tracker = self._open_tracker(self._run, self._at.run_id)
             self._keep(replace(self._at, run_id=self._tracker.run_id))
-            self._began_s, self._busy_s = time.monotonic(), 0.0
+            self._begin_share()
 
     def tell(self, *, is_last: bool) -> bool:
         """Send what is new, or a part of it. Returns whether there may be more to send now.
@@ -112,11 +113,10 @@ class Follower:
         """
         self.open()
         assert self._tracker is not None, "it was opened"
-        began_s = time.process_time()
         try:
             return self._tell(self._tracker, is_last=is_last)
         finally:
-            self._busy_s += time.process_time() - began_s
+            self._busy_s = cpu_s() - self._began_cpu_s
 
     def drop(self) -> None:
         """The tracker has failed; it will be opened again before the next sending."""
@@ -129,6 +129,10 @@ class Follower:
         if self._tracker is not None:
             self._tracker.close()
         self._store.close()
+
+    def _begin_share(self) -> None:
+        """What was used until now does not count: opening a tracker takes seconds."""
+        self._began_s, self._began_cpu_s, self._busy_s = time.monotonic(), cpu_s(), 0.0
 
     def _tell(self, tracker: Tracker, *, is_last: bool) -> bool:
         self._tell_metrics(tracker)
@@ -149,14 +153,22 @@ class Follower:
             # A file shorter than the offset was replaced, and is read from the beginning.
             offset = self._at.offset if self._at.offset <= path.stat().st_size else 0
             file.seek(offset)
-            for line in file:
-                if not line.endswith(b"\n"):
-                    break
-                found = metrics_of(line)
-                if found is not None and (numbers := {name: n for name, n in found[1].items() if name != RESUMED}):
-                    tracker.add_metrics(found[0], numbers)
-                offset += len(line)
-                self._keep(replace(self._at, offset=offset, has_ended=False))
+            try:
+                for number, line in enumerate(file, start=1):
+                    if not line.endswith(b"\n"):
+                        break
+                    found = metrics_of(line)
+                    if found is not None and (numbers := {name: n for name, n in found[1].items() if name != RESUMED}):
+                        tracker.add_metrics(found[0], numbers)
+                    offset += len(line)
+                    if number % _KEPT_LINES == 0:
+                        self._reach(offset)
+            finally:  # what it took before it failed is not sent again
+                self._reach(offset)
+
+    def _reach(self, offset: int) -> None:
+        if offset != self._at.offset:
+            self._keep(replace(self._at, offset=offset, has_ended=False))
 
     def _tell_episodes(self, tracker: Tracker, most: int) -> bool:
         """Send new episodes; returns whether there were any."""
@@ -200,9 +212,17 @@ def follow(follower: Follower, tell: Tell, wait: Callable[[float], bool]) -> Non
     wait: waits at most the given seconds; returns whether the run has ended.
     """
     is_last, pause_s, reason = False, _FIRST_PAUSE_S, ""
+    told: Mapping[str, Any] = {}
+
+    def tell_if_new(event: Mapping[str, Any]) -> None:
+        """While the run goes on, what its process knows already does not wake it."""
+        nonlocal told
+        if is_last or event != told:
+            tell(event)
+        told = event
 
     def tell_failed() -> None:
-        tell({"event": "failed", "why": reason, "behind": follower.num_behind})
+        tell_if_new({"event": "failed", "why": reason, "behind": follower.num_behind})
 
     while True:
         try:
@@ -210,7 +230,7 @@ def follow(follower: Follower, tell: Tell, wait: Callable[[float], bool]) -> Non
             is_more = follower.tell(is_last=is_last)
             if is_last and not is_more:
                 follower.close()
-            tell({"event": "told", "behind": 0 if is_last and not is_more else follower.num_behind})
+            tell_if_new({"event": "told", "behind": 0 if is_last and not is_more else follower.num_behind})
             reason, pause_s = "", _FIRST_PAUSE_S
         except Exception as error:  # the boundary of the tracker: its client's errors are reported, and sending retried
             follower.drop()
@@ -235,16 +255,6 @@ def tracked_run(name: str, folder: Path, settings: TrackersSettings) -> TrackedR
     return TrackedRun(name, folder.absolute(), settings, config)
 
 
-def _run_in_idle_time() -> None:
-    """From now on run this process only on idle cores, if the system supports that."""
-    if sys.platform == "linux":
-        # Niceness is not enough: where the kernel groups processes by session it applies within a session only, and
-        # this process leads its own; and even at nice 19 it would at times take a core from a parallel matrix product.
-        with contextlib.suppress(OSError):
-            Path("/proc/self/autogroup").write_text(str(_NICEST))
-        os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))
-
-
 def _say(out: int, event: Mapping[str, Any]) -> None:
     with contextlib.suppress(OSError):  # the listening process has ended
         os.write(out, json.dumps(dict(event)).encode() + b"\n")
@@ -253,10 +263,8 @@ def _say(out: int, event: Mapping[str, Any]) -> None:
 def _has_ended(timeout_s: float) -> bool:
     """Whether the run has ended: its process wrote to our stdin, or closed it."""
     ready, _, _ = select.select([0], [], [], timeout_s)
-    if ready and sys.platform == "linux":  # the run waits for it now
-        with contextlib.suppress(OSError):  # not every user may
-            os.sched_setscheduler(0, os.SCHED_OTHER, os.sched_param(0))
-            os.setpriority(os.PRIO_PROCESS, 0, 0)
+    if ready:
+        run_as_others()
     return bool(ready)
 
 
@@ -265,7 +273,7 @@ def main() -> None:
     has ended."""
     from ludus.runs.trackers.select import tracker_class
 
-    os.nice(_NICEST)
+    os.nice(NICEST)
     line = b""
     while not line.endswith(b"\n"):
         line += os.read(0, 1)
@@ -283,7 +291,7 @@ def main() -> None:
 
     def open_then_calm(run: TrackedRun, run_id: str | None) -> Tracker:
         tracker = open_tracker(run, run_id)
-        _run_in_idle_time()  # not earlier: on a busy machine the imports would take minutes
+        run_in_idle_time()  # not earlier: on a busy machine the imports would take minutes
         return tracker
 
     follow(Follower(run, name, open_then_calm), partial(_say, out), _has_ended)

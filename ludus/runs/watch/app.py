@@ -33,10 +33,10 @@ from ludus.runs.watch.parameters import (
     check_known,
     count,
     episode_query,
-    last_event,
     names,
     page,
 )
+from ludus.runs.watch.position import Position
 from ludus.runs.watch.post import posted
 from ludus.runs.watch.question import Sampler
 from ludus.runs.watch.run import NotThereError, WatchedRun
@@ -52,7 +52,7 @@ _TYPES = {
 }
 _MOST_SEGMENTS = 12
 _MOST_BODY_BYTES = 2**22  # of a conversation
-_FRESH = {"cache-control": "no-store"}
+_FRESH = {"cache-control": "no-store", "x-accel-buffering": "no"}  # a proxy hands on events as they come
 _NOBODY = "Nothing here can sample: open the run with `ludus watch`."
 
 
@@ -165,7 +165,7 @@ async def _answer(folder: RunsFolder, request: Request) -> Response:
         return await _posted(folder, [unquote(each) for each in segments], request)
     if len(segments) == 3 and segments[0] == "runs" and segments[2] == "events":
         run = await asyncio.to_thread(folder.run, unquote(segments[1]))
-        heard = last_event(request.headers.get("last-event-id"))
+        heard = Position.parse(request.headers.get("last-event-id", ""))
         return StreamingResponse(events_of(run, heard), media_type="text/event-stream", headers=_FRESH)
     found = await asyncio.to_thread(_body, api_routes, folder, path, dict(request.query_params))
     return Response(found, media_type="application/json", headers=_FRESH)

@@ -16,6 +16,7 @@ from ludus.runs.watch.run import WatchedRun
 
 CONFIDENCE = 0.95
 FEW = 2
+_MOST_NAMED = 20  # steps: a longer list would not be read
 
 
 def paired(a: Mapping[str, float], b: Mapping[str, float]) -> dict[str, Any] | None:
@@ -53,10 +54,12 @@ def compare_runs(a: WatchedRun, step_a: int | None, b: WatchedRun, step_b: int |
         played.append(evaluated)
     (about_a, numbers_a), (about_b, numbers_b) = sides
     names = sorted(numbers_a.keys() | numbers_b.keys())
-    missing = [run.id for run, evaluated in zip((a, b), played, strict=True) if evaluated is None]
+    asked = ((a, step_a), (b, step_b))
+    missing = [_unplayed(*each) for each, evaluated in zip(asked, played, strict=True) if evaluated is None]
     found = None if played[0] is None or played[1] is None else paired(played[0][1], played[1][1])
-    why_not = (
-        f"no held-out rows were played there: {', '.join(missing)}" if missing else "fewer than two rows are in both"
+    why_not = " ".join(dict.fromkeys(missing)) or (
+        "There is nothing to pair: fewer than two held-out rows were played by both. Compare runs with the same "
+        "valid_dataset."
     )
     return {
         "a": about_a,
@@ -65,6 +68,15 @@ def compare_runs(a: WatchedRun, step_a: int | None, b: WatchedRun, step_b: int |
         "paired": found,
         "why_not": None if found is not None else why_not,
     }
+
+
+def _unplayed(run: WatchedRun, step: int | None) -> str:
+    """Why there is no evaluation of the run to compare, and what to do."""
+    steps = run.evaluated_steps()
+    if not steps:
+        return f"{run.id} has no evaluation: a run plays held-out rows if it has a valid_dataset."
+    known = ", ".join(map(str, steps[-_MOST_NAMED:]))
+    return f"{run.id} has no evaluation of step {step}. Choose one of the steps {known}."
 
 
 def student_quantile(freedom: int, confidence: float = CONFIDENCE) -> float:

@@ -7,6 +7,7 @@ Invariant: after `update` it holds what `read_metrics` reads, in 8 bytes a numbe
 from __future__ import annotations
 
 import math
+import os
 import threading
 from array import array
 from collections.abc import Iterable
@@ -23,7 +24,7 @@ class Curves:
     def __init__(self, folder: Path) -> None:
         self._path = folder / "metrics.jsonl"
         self._lock = threading.RLock()
-        self._offset = 0
+        self._offset = self._inode = 0
         self._row_of: dict[int, int] = {}
         self._num_rows = 0
         """Includes rows of void steps."""
@@ -31,14 +32,18 @@ class Curves:
         """By metric; NaN where a step does not have it."""
         self._lines: list[int] = []
         """The step of each line."""
+        self._num_replaced = 0
 
     def update(self) -> None:
         """Read lines written since the last update."""
         with self._lock:
             try:
                 with self._path.open("rb") as file:
-                    if self._path.stat().st_size < self._offset:  # the file was replaced
+                    found = os.fstat(file.fileno())
+                    if found.st_size < self._offset or (self._offset and found.st_ino != self._inode):
+                        self._num_replaced += 1
                         self._offset, self._row_of, self._columns, self._lines, self._num_rows = 0, {}, {}, [], 0
+                    self._inode = found.st_ino
                     file.seek(self._offset)
                     while lines := file.readlines(_MOST_AT_ONCE):
                         for line in lines:
@@ -61,6 +66,12 @@ class Curves:
     @property
     def num_lines(self) -> int:
         return len(self._lines)
+
+    @property
+    def num_replaced(self) -> int:
+        """How often steps that had been read became void: the run was resumed from an earlier one, or the file was
+        replaced."""
+        return self._num_replaced
 
     def steps_since(self, num_lines: int) -> list[int]:
         """Steps that have lines after the first `num_lines`, in ascending order."""
@@ -99,7 +110,9 @@ class Curves:
         step, numbers = found
         self._lines.append(step)
         if numbers.pop(RESUMED, None) is not None:
-            self._row_of = {each: row for each, row in self._row_of.items() if each <= step}
+            kept = {each: row for each, row in self._row_of.items() if each <= step}
+            self._num_replaced += len(kept) < len(self._row_of)
+            self._row_of = kept
         if not numbers:
             return
         row = self._row_of.setdefault(step, self._num_rows)

@@ -61,7 +61,11 @@ class RunsFolder:
     def run(self, run_id: str) -> WatchedRun:
         """The run, which is opened at the first call. Raises NotThereError if there is no such run."""
         with self._lock:
-            if run_id not in self._open:
+            known = self._open.get(run_id)
+            if known is not None and not known.is_there:  # the folder was removed, or holds another run now
+                self._open.pop(run_id).close()
+                known = None
+            if known is None:
                 path = self.ids().get(run_id)
                 if path is None:
                     raise NotThereError(f"there is no run {run_id!r} in {str(self.path)!r}")

@@ -92,7 +92,7 @@ def _flat(observed: Observed) -> Iterator[Finding]:
             f"Rewards are flat: in the last {FEW} steps {flat / total:.0%} of the tokens were in groups whose members "
             "all got the same reward, and teach nothing; other rows, more samples a group or a finer reward would"
         )
-        yield Finding("reward_flat", "bad", text, _episodes(observed, step=last[-1]))
+        yield Finding("reward_flat", "bad", text, _episodes(observed, step=last[-1], eval=0))
 
 
 def _gap(observed: Observed) -> Iterator[Finding]:
@@ -116,7 +116,7 @@ def _failing(observed: Observed) -> Iterator[Finding]:
         why = observed.failures[0]["reason"] if observed.failures else ""
         because = f", most often: {why}" if why else ""
         text = f"{share:.0%} of the last {total} episodes ended as {' or '.join(sorted(bad))}{because}"
-        yield Finding("failing", "bad" if share >= HALF else "warn", text, _episodes(observed, outcome=kind))
+        yield Finding("failing", "bad" if share >= HALF else "warn", text, _episodes(observed, outcome=kind, eval=0))
 
 
 def _ended_badly(observed: Observed) -> Iterator[Finding]:

@@ -39,7 +39,9 @@ CREATE INDEX by_group ON episodes (group_id);
 CREATE INDEX by_step ON episodes (step);
 CREATE INDEX by_reward ON episodes (reward);
 CREATE INDEX unread ON episodes (num) WHERE is_read = 0;
-CREATE TABLE previews (num INTEGER PRIMARY KEY, reason TEXT, failure TEXT, first_text TEXT, agents TEXT);
+CREATE TABLE previews (
+    num INTEGER PRIMARY KEY, reason TEXT, failure TEXT, first_text TEXT, agents TEXT, tools TEXT
+);
 CREATE TABLE names (kind TEXT, name TEXT, num INTEGER, PRIMARY KEY (kind, name, num)) WITHOUT ROWID;
 CREATE TABLE turns (turn_id TEXT PRIMARY KEY, num INTEGER) WITHOUT ROWID;
 CREATE INDEX of_episode ON turns (num);
@@ -95,7 +97,7 @@ class ReadEpisode:
             min_version=min(versions, default=None),
             reason=_storable(episode.outcome.reason),
             first_text=_storable(" ".join((first or next(iter(texts), "")).split())[:_PREVIEW_CHARS]),
-            text=_storable("\n".join(texts)),
+            text=_storable("\n".join((episode.id, episode.task_id, *texts))),
             turn_ids=tuple(_storable(turn.id) for turn in turns),
         )
 
@@ -135,9 +137,9 @@ class EpisodeIndex:
                     "UPDATE episodes SET is_read = 1, num_forks = ?, min_version = ? WHERE num = ?",
                     (each.num_forks, each.min_version, num),
                 )
-                agents = ", ".join(each.agents)
-                preview = (num, each.reason, kind_of(each.reason), each.first_text, agents)
-                db.execute("INSERT INTO previews VALUES (?, ?, ?, ?, ?)", preview)
+                agents, tools = ", ".join(each.agents), ", ".join(each.tools)
+                preview = (num, each.reason, kind_of(each.reason), each.first_text, agents, tools)
+                db.execute("INSERT INTO previews VALUES (?, ?, ?, ?, ?, ?)", preview)
                 kinds = (("agent", each.agents), ("tool", each.tools), ("fork", each.forks))
                 named = [(kind, name, num) for kind, names in kinds for name in names]
                 db.executemany("INSERT OR IGNORE INTO names VALUES (?, ?, ?)", named)
@@ -185,12 +187,13 @@ class EpisodeIndex:
 
 
 def search_words(query: str) -> str | None:
-    """The query in FTS5's syntax: all words must occur, the last one as a prefix. None: the query has no word."""
-    words = _WORDS.findall(_storable(query))
-    if not words:
-        return None
-    phrases = [f'"{" ".join(_spaced(word).split())}"' for word in words]
-    return " AND ".join(phrases) + "*"
+    """The query in FTS5's syntax: all words must occur, the last one as a prefix. None: the query has no word.
+
+    What is written without spaces, such as an id, must occur as it is written.
+    """
+    parts = [_WORDS.findall(part) for part in _storable(query).split()]
+    phrases = [f'"{" ".join(_spaced(" ".join(words)).split())}"' for words in parts if words]
+    return " AND ".join(phrases) + "*" if phrases else None
 
 
 def _texts(episode: Episode) -> Iterator[str]:

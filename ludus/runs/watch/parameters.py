@@ -6,7 +6,6 @@ Invariant: any input gives either a value within bounds or an AgentError for the
 
 from __future__ import annotations
 
-import re
 from collections.abc import Collection, Mapping
 
 from ludus.errors import AgentError
@@ -17,9 +16,8 @@ MOST_EPISODES, MOST_TOKENS, MOST_NAMES = 1_000, 20_000, 500
 _MOST_CHARS = 500
 _EPISODES = (
     *("step", "group", "outcome", "agent", "tool", "q", "reward_min", "reward_max", "turns_min", "turns_max"),
-    *("advantage_min", "advantage_max", "stale_min", "eval", "sort", "offset", "limit"),
+    *("reward_below", "advantage_min", "advantage_max", "stale_min", "eval", "sort", "offset", "limit"),
 )
-_LINE = re.compile(r"([0-9]{1,15})\.([0-9]{1,15})\.([a-z]{0,20})")
 
 Parameters = Mapping[str, str]
 
@@ -72,6 +70,7 @@ def episode_query(given: Parameters) -> tuple[EpisodeQuery, int, int]:
         tool=_text(given, "tool"),
         text=_text(given, "q"),
         reward=_range(given, "reward"),
+        reward_below=_number(given, "reward_below"),
         turns=_range(given, "turns"),
         advantage=_range(given, "advantage"),
         staleness_min=_number(given, "stale_min"),
@@ -79,12 +78,6 @@ def episode_query(given: Parameters) -> tuple[EpisodeQuery, int, int]:
         sort=sort,
     )
     return query, *page(given, default=100, most=MOST_EPISODES)
-
-
-def last_event(text: str | None) -> tuple[int, int, str] | None:
-    """Number of lines, number of episodes, and state, from the id of a client's last event. None: it had no event."""
-    found = _LINE.fullmatch(text or "")
-    return None if found is None else (int(found[1]), int(found[2]), found[3])
 
 
 def _text(given: Parameters, name: str) -> str | None:

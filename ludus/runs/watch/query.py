@@ -13,17 +13,19 @@ from typing import Any, Literal
 
 from ludus.runs.failures import KINDS, line_of
 from ludus.runs.watch.index import EpisodeIndex, search_words
+from ludus.runs.watch.shown import shown_from, shown_to
 
 Sort = Literal["num", "-num", "reward", "-reward", "turns", "tokens", "-turns", "-tokens"]
 SORTS: tuple[Sort, ...] = ("num", "-num", "reward", "-reward", "turns", "tokens", "-turns", "-tokens")
 _ORDER = {"num": "num", "reward": "reward", "turns": "num_turns", "tokens": "num_tokens"}
 _NUM_BINS = 20
+_ROUNDING = 1e-9
 _MOST_MEMBERS = 4_000  # of groups of all steps: some hundred kilobytes
 _ADVANTAGE = "CASE WHEN num_advantages THEN advantage_sum / num_advantages END"
 _STALENESS = "used_step - 1 - min_version"
 _EPISODE = (
     "num, id, step, group_id, task_id, is_eval, outcome, reward, num_turns, num_tokens, finished_at, num_forks, "
-    f"{_ADVANTAGE}, {_STALENESS}, is_replaced, reason, first_text, agents"
+    f"{_ADVANTAGE}, {_STALENESS}, is_replaced, reason, first_text, agents, tools"
 )
 
 
@@ -39,7 +41,10 @@ class EpisodeQuery:
     text: str | None = None
     """Words that must all occur in the episode; the last one may be a prefix."""
     reward: tuple[float | None, float | None] = (None, None)
-    """Minimum and maximum, both inclusive, as in all ranges."""
+    """Minimum and maximum, both inclusive, as in all ranges. Rewards and advantages are compared as the page shows
+    them."""
+    reward_below: float | None = None
+    """Exclusive: an upper edge of the histogram."""
     turns: tuple[float | None, float | None] = (None, None)
     advantage: tuple[float | None, float | None] = (None, None)
     """Of the mean over the episode's turns that have an advantage."""
@@ -61,10 +66,12 @@ def find_episodes(index: EpisodeIndex, query: EpisodeQuery, *, offset: int, limi
         total = sum(outcomes.values())
     else:
         ((total,),) = index.rows(f"SELECT count(*) FROM episodes WHERE {where}", values)
+    ((num_listed,),) = index.rows("SELECT count(*) FROM episodes")
     return {
         "total": total,
+        "num_listed": num_listed,
         "num_unread": num_unread,
-        "histogram": _histogram(index, replace(query, reward=(None, None))),
+        "histogram": _histogram(index, replace(query, reward=(None, None), reward_below=None)),
         "outcomes": outcomes,
         "agents": _names(index, "agent"),
         "tools": _names(index, "tool"),
@@ -119,6 +126,15 @@ def find_siblings(index: EpisodeIndex, group: str) -> list[dict[str, Any]]:
     return [{"id": id_, "reward": reward, "outcome": outcome} for id_, reward, outcome in rows]
 
 
+def find_attempts(index: EpisodeIndex, episode_id: str) -> list[dict[str, Any]]:
+    """All attempts with this id, in order; all but the last are called `id@num`."""
+    sql = "SELECT num, reward, outcome, is_replaced FROM episodes WHERE id = ? ORDER BY num"
+    return [
+        {"id": f"{episode_id}@{num}" if is_replaced else episode_id, "reward": reward, "outcome": outcome}
+        for num, reward, outcome, is_replaced in index.rows(sql, (episode_id,))
+    ]
+
+
 def _page(
     index: EpisodeIndex, where: str, values: Sequence[object], sort: Sort, offset: int, limit: int
 ) -> list[dict[str, Any]]:
@@ -138,7 +154,7 @@ def episode_row(index: EpisodeIndex, num: int) -> dict[str, Any] | None:
 
 def _as_json(row: Sequence[Any]) -> dict[str, Any]:
     num, id_, step, group, task, is_eval, outcome, reward, num_turns, num_tokens, finished_at = row[:11]
-    num_forks, advantage, staleness, is_replaced, reason, first_text, agents = row[11:]
+    num_forks, advantage, staleness, is_replaced, reason, first_text, agents, tools = row[11:]
     return {
         "id": f"{id_}@{num}" if is_replaced else id_,
         "num": num,
@@ -154,6 +170,7 @@ def _as_json(row: Sequence[Any]) -> dict[str, Any]:
         "num_forks": num_forks,
         "finished_at": finished_at,
         "agent": agents,
+        "tools": tools,
         "advantage_mean": advantage,
         "staleness_max": staleness,
         "first_text": first_text,
@@ -165,10 +182,11 @@ def _where(query: EpisodeQuery) -> tuple[str, list[object]]:
     parts: list[tuple[str, object]] = []
     equal = (("step", query.step), ("group_id", query.group), ("outcome", query.outcome), ("is_eval", query.is_eval))
     parts += [(f"{column} = ?", value) for column, value in equal if value is not None]
-    ranges = (("reward", query.reward), ("num_turns", query.turns), (_ADVANTAGE, query.advantage))
+    ranges = (("reward", _shown(query.reward)), ("num_turns", query.turns), (_ADVANTAGE, _shown(query.advantage)))
     for column, (least, most) in (*ranges, (_STALENESS, (query.staleness_min, None))):
         parts += [(f"{column} >= ?", least)] if least is not None else []
         parts += [(f"{column} <= ?", most)] if most is not None else []
+    parts += [("reward < ?", shown_from(query.reward_below))] if query.reward_below is not None else []
     for kind, name in (("agent", query.agent), ("tool", query.tool)):
         named = f"num IN (SELECT num FROM names WHERE kind = '{kind}' AND name = ?)"
         parts += [(named, name)] if name is not None else []
@@ -178,23 +196,45 @@ def _where(query: EpisodeQuery) -> tuple[str, list[object]]:
     return " AND ".join(condition for condition, _ in parts) or "1", [value for _, value in parts]
 
 
+def _shown(bounds: tuple[float | None, float | None]) -> tuple[float | None, float | None]:
+    least, most = bounds
+    return (None if least is None else shown_from(least), None if most is None else shown_to(most))
+
+
 def _histogram(index: EpisodeIndex, query: EpisodeQuery) -> dict[str, list[float]]:
-    """A histogram of rewards: edges of bins of equal width, of which the last includes its upper edge, and counts. The
-    edges are those of all episodes, so that they do not move when a filter changes."""
+    """A histogram of rewards as they are shown: edges of bins of equal width, of which the last includes its upper
+    edge, and counts. The edges are those of all episodes, so that they do not move when a filter changes."""
     where, values = _where(query)
     # two queries, as each of min and max alone is answered from one end of the index
     ((least,),), ((most,),) = (index.rows(f"SELECT {end}(reward) FROM episodes") for end in ("min", "max"))
     if least is None or not (math.isfinite(least) and math.isfinite(most)):
         return {"edges": [], "counts": []}
-    width = (most - least) / _NUM_BINS or 1.0
-    bins = 1 if most == least else _NUM_BINS
-    sql = (
-        f"SELECT min(CAST((reward - ?) / ? AS INTEGER), ?) AS bin, count(*) FROM episodes WHERE ({where}) "
-        "AND reward IS NOT NULL GROUP BY bin"
-    )
-    found = dict(index.rows(sql, (least, width, bins - 1, *values)))
-    edges = [least + width * number for number in range(bins)] + [most if bins > 1 else least + width]
+    edges = _edges(least, most)
+    bins = len(edges) - 1
+    bin_of, bounds = _bin([shown_from(edge) for edge in edges], 0, bins - 1)
+    sql = f"SELECT {bin_of} AS bin, count(*) FROM episodes WHERE ({where}) AND reward IS NOT NULL GROUP BY bin"
+    found = dict(index.rows(sql, (*bounds, *values)))
     return {"edges": edges, "counts": [found.get(number, 0) for number in range(bins)]}
+
+
+def _edges(least: float, most: float) -> list[float]:
+    """Edges of bins of equal width from `least` or less to `most` or more: round numbers, which are shown as they
+    are."""
+    rough = (most - least) / _NUM_BINS or 1.0
+    power = 10.0 ** math.floor(math.log10(rough))
+    width = next(factor * power for factor in (1, 2, 5, 10, 20) if factor * power >= rough * (1 - _ROUNDING))
+    first, last = math.floor(least / width + _ROUNDING), math.ceil(most / width - _ROUNDING)
+    return [float(f"{width * number:.12g}") for number in range(first, max(last, first + 1) + 1)]
+
+
+def _bin(begins: Sequence[float], first: int, last: int) -> tuple[str, list[float]]:
+    """SQL for the number of a reward's bin among `first` to `last`, and its parameters: a search by halves."""
+    if first == last:
+        return str(first), []
+    middle = (first + last + 1) // 2
+    (below, below_values), (above, above_values) = _bin(begins, first, middle - 1), _bin(begins, middle, last)
+    sql = f"CASE WHEN reward < ? THEN {below} ELSE {above} END"
+    return sql, [begins[middle], *below_values, *above_values]
 
 
 def _outcomes(index: EpisodeIndex, query: EpisodeQuery) -> dict[str, int]:

@@ -11,7 +11,8 @@ import re
 import threading
 import time
 from collections import OrderedDict
-from collections.abc import Callable, Hashable, Mapping
+from collections.abc import Callable, Hashable, Iterable, Mapping
+from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any, TypeVar
@@ -33,9 +34,11 @@ from ludus.runs.watch.health import Observed, findings
 from ludus.runs.watch.index import EpisodeIndex
 from ludus.runs.watch.ledger import ledger_of
 from ludus.runs.watch.outline import outline, state_of
+from ludus.runs.watch.position import Position
 from ludus.runs.watch.query import (
     EpisodeQuery,
     episode_row,
+    find_attempts,
     find_episodes,
     find_failures,
     find_groups,
@@ -71,6 +74,7 @@ class WatchedRun:
         Raises UserError if there is no run in the folder.
         """
         self.folder, self.id = folder, run_id
+        self._file = _file_of(folder)
         self.curves = Curves(folder)
         self._store = RunStore.look(folder, checks=False)
         self._follower = IndexFollower(folder, lambda: RunStore.look(folder, checks=False))
@@ -84,6 +88,12 @@ class WatchedRun:
         self.branches = Branches(folder, lambda: self.decode)
         self._checker = threading.Thread(target=self._check, name=f"ludus-check-{folder.name}", daemon=True)
         self._checker.start()
+
+    @property
+    def is_there(self) -> bool:
+        """Whether the folder still has the run.db that was opened. It has another one if the run was removed and begun
+        again, or its database was repaired."""
+        return _file_of(self.folder) == self._file
 
     def close(self) -> None:
         """Closing twice is allowed."""
@@ -104,16 +114,22 @@ class WatchedRun:
     def state(self) -> str:
         return state_of(self.folder)
 
-    def overview(self) -> Json:
+    def position(self) -> Position:
         self.curves.update()
+        return Position(self.curves.num_lines, self.num_episodes, self.state)
+
+    def overview(self) -> Json:
+        position = self.position()  # first, so that what comes meanwhile is beyond it
         config, why = self._config()
         return {
             **outline(self.folder, self.id),
+            "position": str(position),
             "can_sample": False,  # set by the server if it has a sampler
             "config": without_secrets(config),
             "summary": self._store.summary(),
             "metrics": self.curves.names,
             "steps": self.curves.steps,
+            "evaluations": self._evaluations([name for name in self.curves.names if name.startswith(_EVAL)]),
             "damage": [*self._damage, *why],
             "algorithm": _algorithm(config),
             "checkpoints": self._checkpoints(),
@@ -124,11 +140,13 @@ class WatchedRun:
     def metrics(self, names: list[str]) -> Json:
         """Series of these metrics; those of evaluations are separate, with only the steps that have them."""
         self.curves.update()
+        num_lines = self.curves.num_lines  # first, so that the series have at least these lines
         steps = self.curves.steps
         known = names or self.curves.names
         evals = [name for name in known if name.startswith(_EVAL)]
-        at = sorted({step for name in evals for step, _ in self.curves.points(name)})
+        at = self._evaluations(evals)
         return {
+            "num_lines": num_lines,
             "steps": steps,
             "series": {name: self.curves.series(name, steps) for name in known if not name.startswith(_EVAL)},
             "evals": {"steps": at, "series": {name: self.curves.series(name, at) for name in evals}},
@@ -222,7 +240,8 @@ class WatchedRun:
             episode, uses=self._uses(episode), decode=self.decode, turn_discount=self._turn_discount()
         )
         siblings = find_siblings(index, row["group_id"]) if "group_id" in row else []
-        return {**row, "reason": episode.outcome.reason, "siblings": siblings, **detail}
+        attempts = find_attempts(index, episode.id)
+        return {**row, "reason": episode.outcome.reason, "siblings": siblings, "attempts": attempts, **detail}
 
     def tokens(self, episode_id: str, turn_id: str, *, offset: int, limit: int) -> Json:
         episode, turn = self._turn(episode_id, turn_id)
@@ -267,7 +286,16 @@ class WatchedRun:
         )
         return found, dict(rows)
 
+    def evaluated_steps(self) -> list[int]:
+        """Steps after which held-out rows were played and got rewards."""
+        sql = "SELECT DISTINCT step FROM episodes WHERE is_eval = 1 AND reward IS NOT NULL AND step IS NOT NULL"
+        return sorted(step for (step,) in self._listed().rows(sql))
+
     # Inside
+
+    def _evaluations(self, names: Iterable[str]) -> list[int]:
+        """Steps that have one of these metrics of evaluations."""
+        return sorted({step for name in names for step, _ in self.curves.points(name)})
 
     def _fork_counts(self) -> dict[str, int]:
         totals = {
@@ -370,6 +398,14 @@ class WatchedRun:
         path = path_of(self.folder, step)
         written_at = path.stat().st_mtime_ns if path.is_file() else 0
         return self._tokens.get((step, written_at), read)
+
+
+def _file_of(folder: Path) -> tuple[int, int] | None:
+    """Device and inode of the folder's run.db. None: there is none."""
+    with suppress(OSError):
+        found = (folder / "run.db").stat()
+        return found.st_dev, found.st_ino
+    return None
 
 
 class _Newest(dict[Hashable, T]):

@@ -1,11 +1,11 @@
-"""Ten cases that are counted by hand in docs/cards.md, and laws over ten thousand others."""
+"""Twelve cases that are counted by hand in docs/cards.md, and laws over ten thousand others."""
 
 import random
 
 import pytest
 
 from ludus.api.cards.choose import Cards, Fixed, Plan, choose
-from ludus.api.cards.memory import GB, Job
+from ludus.api.cards.memory import GB, Job, host_bytes
 from ludus.api.cards.refuse import refusal
 from ludus.api.cards.shape import ModelShape
 from ludus.errors import UserError
@@ -118,6 +118,48 @@ def test_seventy_billion_weights_with_adapters_on_eight_cards():
     assert gb(plan)["weights"] == 35.38
 
 
+def test_four_billion_weights_on_a_card_that_vllm_has_in_turns():
+    """11. Qwen3-4B, all weights, 1 x 80 GB, engine.placement=shared: 57.0 GB of pages where a card of both at once has
+    12.1; only the trainer's 8.04 GB of weights stay, and what a vLLM keeps asleep."""
+    plan = planned("4b", "1x80", engine="shared", ranks=1, replicas=1)
+    assert (plan.how.moments, plan.num_cards, plan.num_sampling) == ("bf16", 1, 0)
+    trains, samples = gb(plan), gb(plan, 1)
+    assert [trains[part] for part in ("weights", "masters, fp32", "gradients, fp32", "moments, bf16")] == [
+        8.04,
+        16.09,
+        16.09,
+        16.09,
+    ]
+    assert trains["vLLM asleep"] == samples["vLLM asleep"] == 1.34
+    assert (samples["weights"], samples["weights that sample"]) == (8.04, 8.04)
+    assert "masters, fp32" not in samples and "weights that sample" not in trains
+    assert samples["pages of keys and values"] == 57.06
+    assert [use.is_in_turn for use in plan.uses] == [False, True]
+    exact = Fixed(ranks=1, engine="shared", replicas=1, moments="fp32")
+    assert choose(job("4b"), Cards.read("1x80"), exact) is None  # 72.4, and 5.6 that are never used
+
+
+def test_a_card_in_turns_holds_the_weights_twice_while_it_samples():
+    """12. Qwen3-4B, LoRA of rank 16, 1 x 24 GB: 16.2 of the 24 GB; Qwen3-8B would take 32.9."""
+    plan = planned("4b", "1x24", lora=True, engine="shared", ranks=1, replicas=1)
+    samples = gb(plan, 1)
+    assert (samples["weights"], samples["weights that sample"]) == (8.11, 8.11)
+    assert plan.how.moments == "fp32"
+    assert plan.context_tokens == min(plan.longest_tokens, plan.kv_tokens)
+    fixed = Fixed(ranks=1, engine="shared", replicas=1)
+    assert choose(job("8b", lora=True), Cards.read("1x24"), fixed) is None
+
+
+def test_a_critic_and_a_reference_stay_with_their_weights():
+    """Of a second model that is trained only its weights, and of the initial weights all."""
+    work = job("0.6b", has_critic=True, has_reference=True)
+    plan = choose(work, Cards.read("1x80"), Fixed(ranks=1, engine="shared", replicas=1))
+    weights = 2 * 596_049_920
+    samples = plan.uses[1].parts
+    assert (samples["weights"], samples["reference weights"], samples["critic"]) == (weights, weights, 2 * weights)
+    assert host_bytes(work, plan.how) == 2 * 12 * 596_049_920 + weights
+
+
 # ---- laws
 
 
@@ -147,6 +189,8 @@ def random_case(rng):
         given["context_length"] = rng.choice((1024, 2048, 16_384))
     if rng.random() < 0.2:
         given |= {"ranks": rng.choice((1, 2, 5)), "engine": "local", "replicas": 1}
+    elif rng.random() < 0.2:
+        given |= {"ranks": 1, "engine": "shared", "replicas": 1}
     return work, cards, Fixed(**given)
 
 

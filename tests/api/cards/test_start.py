@@ -12,6 +12,7 @@ from ludus.api.cards.start import counted_cards, plan_for, planned
 from ludus.config import load_config
 from ludus.errors import ConfigError, UserError
 from ludus.processes.cards import Card
+from ludus.runs.folder import write_config
 from tests.api.cards.shapes import CONFIGS
 
 GB = 10**9
@@ -34,10 +35,15 @@ def model(tmp_path):
 
 @pytest.fixture
 def machine(monkeypatch):
-    """A machine with cards of these sizes in GB, of which so much is free."""
+    """A machine with cards of these sizes in GB, of which so much is free.
 
-    def make(*sizes, free=None, kept=0):
-        cards = tuple(Card(str(n), size * GB, (size if free is None else free[n]) * GB) for n, size in enumerate(sizes))
+    order: numbers of the cards in CUDA's order. None: the driver's.
+    """
+
+    def make(*sizes, free=None, kept=0, order=None):
+        cards = tuple(
+            Card(f"GPU-{n}", size * GB, (size if free is None else free[n]) * GB) for n, size in enumerate(sizes)
+        )
         monkeypatch.setattr(start, "find_cards", lambda: cards)
         cuda = SimpleNamespace(
             is_available=lambda: bool(sizes),
@@ -45,6 +51,7 @@ def machine(monkeypatch):
             current_device=lambda: 0,
             memory_reserved=lambda _: kept * GB,
             memory_allocated=lambda _: 0,
+            get_device_properties=lambda n: SimpleNamespace(uuid=str(n if order is None else order[n])),
         )
         monkeypatch.setattr(torch, "cuda", cuda)
 
@@ -97,6 +104,38 @@ def test_what_others_hold_is_not_planned_with(model, machine):
     assert half < more < other
 
 
+def test_the_runs_own_card_is_known_by_its_uuid(model, machine):
+    """CUDA's first card need not be the driver's: it puts the faster one first."""
+    config = load_config(None, [model("0.6b")])
+    machine(24, 80)
+    small = planned(config).engine.kv_bytes
+    machine(24, 80, order=[1, 0])
+    assert planned(config).engine.kv_bytes > small
+
+
+def test_a_resumed_run_keeps_its_plan(model, machine, tmp_path, caplog):
+    """Though less is free now; what is given now counts, and other processes are planned for anew. A smaller card is
+    told."""
+    keys = [model("0.6b"), f"run_root={tmp_path}", "name=begun"]
+    machine(80)
+    begun = planned(load_config(None, keys))
+    begun.folder.mkdir()
+    write_config(begun.folder, begun.to_yaml())
+    machine(80, free=[40])
+    again = planned(load_config(None, keys), goes_on=True)
+    assert values(again) == values(begun) != values(planned(load_config(None, keys)))
+    more = planned(load_config(None, [*keys, "trainer.row_tokens=512"]), goes_on=True)
+    assert values(more) == {**values(begun), "trainer.row_tokens": 512}
+    others = planned(load_config(None, [*keys, "engine.replicas=2"]), goes_on=True)
+    assert others.engine.kv_bytes != again.engine.kv_bytes
+    assert not caplog.records
+    machine(24)
+    assert values(planned(load_config(None, keys), goes_on=True)) == values(begun)
+    assert "the run was begun with this plan, so this starts all the same" in caplog.text
+    (begun.folder / "config.yaml").unlink()
+    assert values(planned(load_config(None, keys), goes_on=True)) != values(begun)
+
+
 def test_a_run_that_cannot_fit_is_refused_before_it_loads(model, machine, caplog):
     """With the nearest that does; whoever gives rows and pages starts all the same, and is told."""
     machine(80)
@@ -125,6 +164,33 @@ def test_a_model_that_no_plan_knows_starts_as_before(model, machine, caplog):
     assert "mixture of experts" in caplog.text
 
 
+SHARED = ["engine.kind=vllm", "engine.placement=shared"]
+
+
+def test_a_card_that_vllm_has_in_turns_is_filled_twice(model, machine, monkeypatch):
+    """With rows in the trainer's turn and with pages in vLLM's, which is told how many; no other card is needed."""
+    monkeypatch.setattr(start, "free_memory_bytes", lambda: 500 * GB)
+    machine(80)
+    found = values(planned(load_config(None, [model("4b"), *SHARED])))
+    assert found["engine.kv_bytes"] > 50 * GB
+    assert found["trainer.optimizer.moments"] == "bf16"
+    plan, keys = plan_for(load_config(None, [model("4b"), *SHARED]), Cards.read("1x80"))
+    assert plan.num_cards == 1
+    assert keys["engine.kv_bytes"] == plan.kv_bytes == found["engine.kv_bytes"]
+    assert not any(key.startswith("scheduler") for key in keys)
+
+
+def test_what_waits_must_fit_into_the_machine(model, machine, monkeypatch):
+    """Masters and moments in the processor's memory, and the weights of a vLLM that sleeps."""
+    machine(80)
+    monkeypatch.setattr(start, "free_memory_bytes", lambda: 30 * GB)
+    with pytest.raises(
+        ConfigError, match=r"keeps 40\.2 GB in the machine's memory.* 30\.0 GB are free: .*lora\.rank=16"
+    ):
+        planned(load_config(None, [model("4b"), *SHARED]))
+    planned(load_config(None, [model("4b"), *SHARED, "model.lora.rank=16"]))
+
+
 def test_who_only_samples_has_all_for_pages(model, machine):
     """Nothing is set aside for training; a model that is larger than the card is refused."""
     machine(24)
@@ -134,6 +200,8 @@ def test_who_only_samples_has_all_for_pages(model, machine):
     assert found.trainer == config.trainer
     with pytest.raises(ConfigError, match=r"does not fit on a card of 24\.0 GB"):
         planned(load_config(None, [model("14b")]), trains=False)
+    beside = planned(load_config(None, [model("4b"), *SHARED]), trains=False)  # this process has loaded it as well
+    assert 2 * GB < beside.engine.kv_bytes < 5 * GB
 
 
 def test_a_teacher_takes_its_place(model, tmp_path):

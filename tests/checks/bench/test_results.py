@@ -50,6 +50,17 @@ def test_peaks_of_both_sides_stand_beside() -> None:
     assert rows("train", [{**ours, "ceiling_share": None}], [peer])[0]["ceiling_share"] is None
 
 
+def test_what_was_held_of_a_card_stands_in_every_row() -> None:
+    """With the card's name beside the rows; without a card neither is there."""
+    plain = sampled(1200.0, 1500.0)
+    ours = {**plain, "card": "NVIDIA H100", "peak_card_mb": 5000.0}
+    body = result("sample", BENCHES["sample"], Measured([ours, {**ours, "peak_card_mb": 7000.0}], None))
+    assert body["card"] == "NVIDIA H100"
+    assert [row["peak_card_mb"] for row in body["rows"]] == [6000.0, 6000.0]
+    body = result("sample", BENCHES["sample"], Measured([plain], None))
+    assert not {"card", "peak_card_mb"} & {*body, *body["rows"][0]}
+
+
 def test_the_first_step_is_left_out() -> None:
     """The median is over the steps after the first; of times the ratio is the peer's over ours."""
 

@@ -9,7 +9,8 @@ import httpx
 import pytest
 
 from ludus.checks.bench import soak_client
-from ludus.checks.bench.soak import SoakWork, measure_soak
+from ludus.checks.bench.soak import SoakWork, list_of_descriptors, measure_soak
+from ludus.errors import UserError
 
 
 def test_every_session_is_recorded_and_nothing_is_held(tokenizer_folder: Path) -> None:
@@ -19,6 +20,14 @@ def test_every_session_is_recorded_and_nothing_is_held(tokenizer_folder: Path) -
     assert found["requests"] >= 20 * 4 and found["p99_s"] >= found["p50_s"] > 0
     begin, end, most = found["threads"]
     assert end <= most < begin + 8  # of pools, whatever the number of sessions
+
+
+def test_descriptors_are_counted_where_the_system_lists_them(tmp_path: Path) -> None:
+    """On macOS in /dev/fd; where there is no list it is told."""
+    here = Path("/dev/fd")
+    assert list_of_descriptors((tmp_path / "proc", here)) == here
+    with pytest.raises(UserError, match=r"nothing here lists open descriptors: neither .*/proc nor .*/fd is there"):
+        list_of_descriptors((tmp_path / "proc", tmp_path / "fd"))
 
 
 def test_clients_that_leave_whatever_they_may_are_rewarded(monkeypatch: pytest.MonkeyPatch) -> None:

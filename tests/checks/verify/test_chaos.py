@@ -22,9 +22,16 @@ from ludus.checks.verify.chaos import _unbalanced as unbalanced
 from ludus.checks.verify.chaos import verify_chaos
 from ludus.checks.verify.training import write_run
 from ludus.checks.verify.verdict import ignore
-from ludus.errors import BackendError
+from ludus.errors import BackendError, UserError
 from ludus.runs.store import RunStore
 from tests.runs.conftest import episode_of
+
+
+def test_another_system_is_told_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Before any run is trained, which could not be disturbed there."""
+    monkeypatch.setattr(sys, "platform", "darwin")
+    with pytest.raises(UserError, match="system calls of Linux, and this is darwin"):
+        verify_chaos(model="no such model")
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="what happens to processes are Linux's calls")

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
+from collections.abc import Callable
+from typing import Any
 
 import pytest
 
@@ -26,3 +29,32 @@ def test_keys_that_act_and_keys_that_do_not(caplog: pytest.LogCaptureFixture) ->
     assert lora == (4, 16.0, ("q_proj",))
     assert [record.levelno for record in caplog.records] == [logging.WARNING]
     assert "do not act here: engine_args.enforce_eager." in caplog.text
+
+
+def test_arguments_of_the_template_are_of_every_request(
+    make_backend: Callable[..., art.LocalBackend], make_model: Callable[..., art.TrainableModel[Any]]
+) -> None:
+    """`chat_template_kwargs` reach the template, given as text as ART has it; a request's own stand above them."""
+    source = "{% for message in messages %}{{ message.content }}{% endfor %}{{ more }}"
+    own = art.dev.InternalModelConfig(
+        chat_template=source, chat_template_kwargs={"more": "and so on", "depth": {"a": 1}}
+    )
+    asked: Any = {"model": "agent", "messages": [{"role": "user", "content": "Guess."}]}
+
+    async def main() -> list[int]:
+        async with make_backend() as backend:
+            model = make_model(_internal_config=own)
+            await model.register(backend)
+            chat = model.openai_client().chat.completions
+            answers = [
+                await chat.create(**asked),
+                await chat.create(**asked, extra_body={"chat_template_kwargs": {"more": ""}}),
+            ]
+            return [answer.usage.prompt_tokens for answer in answers]
+
+    assert make_model(_internal_config=own).internal_config["model"] == {
+        "chat_template": source,
+        "chat_template_kwargs": {"more": "and so on", "depth": {"a": 1}},
+    }
+    with_more, without = asyncio.run(main())
+    assert with_more > without

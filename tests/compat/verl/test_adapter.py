@@ -185,11 +185,12 @@ def test_a_reward_is_any_finite_number(reward: Any, play: Play) -> None:
 def test_rows_without_a_name_are_played_by_the_single_turn_agent(play: Play, tmp_path: Path) -> None:
     """`single_turn_agent` is the default; the run's reward function scores what the model wrote."""
     (tmp_path / "score.py").write_text(
-        "def compute_score(data_source, solution_str, ground_truth, extra_info):\n"
-        "    assert data_source == 'test' and extra_info['num_turns'] == 2 and extra_info['index'] == 3\n"
+        "def compute_score(data_source, solution_str, ground_truth, extra_info, strict=False):\n"
+        "    assert data_source == 'test' and extra_info['num_turns'] == 2 and extra_info['index'] == 3 and strict\n"
         "    return {'score': float(solution_str == ground_truth), 'acc': 1, 'note': 'as text'}\n"
     )
-    plan = configured(reward=RewardSettings(custom_reward_function={"path": str(tmp_path / "score.py")}))
+    named = {"path": str(tmp_path / "score.py"), "reward_kwargs": {"strict": True}}
+    plan = configured(reward=RewardSettings(custom_reward_function=named))
     row = {**ROW, "reward_model": {"ground_truth": "7"}}
     played = play(SingleTurnAgentLoop, row, ["7"], plan=plan)
     assert played.scored.reward == 1.0 and played.texts == ["7"]

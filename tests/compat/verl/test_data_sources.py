@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from ludus.compat.verl.data_sources import default_compute_score, score_gsm8k
+from ludus.compat.verl.data_sources import default_compute_score, last_boxed_only_string, remove_boxed, score_gsm8k
 from ludus.errors import UserError
 
 
@@ -43,9 +43,11 @@ def test_gsm8k_may_be_read_flexibly() -> None:
 
 
 def test_mathematics_is_compared_by_value() -> None:
+    """A wrong answer scores as in verl: -1 in its competitions' rows, 0 in others."""
     pytest.importorskip("math_verify")
     assert score("It is $\\boxed{\\frac{1}{2}}$", "0.5", "math_dapo") == 1.0
-    assert score("It is $\\boxed{3}$", "0.5", "aime2024") == 0.0
+    assert score("It is $\\boxed{3}$", "0.5", "aime2024") == -1.0
+    assert score("It is $\\boxed{3}$", "0.5", "HuggingFaceH4/MATH-500") == 0.0
 
 
 def test_an_unknown_source_is_named() -> None:
@@ -56,3 +58,18 @@ def test_an_unknown_source_is_named() -> None:
 def test_a_row_without_a_solution_is_named() -> None:
     with pytest.raises(UserError, match="no reward_model"):
         asyncio.run(default_compute_score("openai/gsm8k", "#### 1", None))
+
+
+@pytest.mark.parametrize(
+    ("solution", "box", "inside"),
+    [
+        ("so $\\boxed{1}$, no, $\\boxed{\\frac{1}{2}}$.", "\\boxed{\\frac{1}{2}}", "\\frac{1}{2}"),
+        ("$\\boxed 7$ it is", "\\boxed 7", "7"),
+    ],
+)
+def test_solutions_of_math_are_taken_out_of_their_box(solution: str, box: str, inside: str) -> None:
+    """As verl's script for that data set does."""
+    assert last_boxed_only_string(solution) == box and remove_boxed(box) == inside
+    assert last_boxed_only_string("nothing") is None and last_boxed_only_string("\\fbox{2}") == "\\fbox{2}"
+    with pytest.raises(UserError, match="must be"):
+        remove_boxed("7")

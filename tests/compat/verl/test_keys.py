@@ -90,7 +90,7 @@ def test_the_longest_pattern_counts() -> None:
 def test_arguments_of_the_template_reach_loops() -> None:
     """By verl's key they are arguments of every rendering."""
     config = load_config(None, ["data.apply_chat_template_kwargs.enable_thinking=False"])
-    assert config.rollout.multi_turn.template_kwargs == {"enable_thinking": False}
+    assert config.model.chat_template_kwargs == {"enable_thinking": False}
     assert loop_config(config).data.apply_chat_template_kwargs["enable_thinking"] is False
     assert not loop_config(load_config()).data.apply_chat_template_kwargs
 
@@ -118,12 +118,17 @@ def test_a_critic_of_verl_is_read() -> None:
     assert (critic.path, critic.clip_range, critic.warmup_steps) == ("smollm2-135m", 0.2, 5)
     assert (critic.optimizer.lr, critic.optimizer.warmup_steps, critic.optimizer.max_grad_norm) == (2e-5, 3, 0.5)
     with pytest.raises(ConfigError, match=r"algorithm\.lam"):
-        load_config(None, ["algorithm.adv_estimator=grpo", "algorithm.lam=0.95"])
+        load_config(None, ["algorithm.lam=0.95"])
+    with pytest.raises(ConfigError, match=r"algorithm\.gamma"):
+        load_config(None, ["algorithm.adv_estimator=reinforce_plus_plus", "algorithm.gamma=0.95"])
+    unread = load_config(None, ["algorithm.adv_estimator=grpo", "algorithm.lam=0.95", "algorithm.gamma=0.9"])
+    assert unread.rollout.agent.turn_discount == 1.0
 
 
 _ACTOR, _CORRECTED = "actor_rollout_ref.actor", "algorithm.rollout_correction"
 _IS, _RS, _BYPASS = f"{_CORRECTED}.rollout_is", f"{_CORRECTED}.rollout_rs", f"{_CORRECTED}.bypass_mode"
 _TYPE = f"{_CORRECTED}.loss_type"
+_TO_REINFORCE = (f"{_BYPASS}=True", f"{_TYPE}=reinforce")
 _ONCE: dict[str, Any] = {"kind": "mask", "weighs": False, "low": 0.5}
 _GEOMETRIC = {**_ONCE, "high": 4.0, "level": "episode", "mean": "geometric"}
 _DISTILLED = "distillation.distillation_loss"
@@ -143,7 +148,25 @@ _TAUGHT = ("distillation.enabled=True", "distillation.teacher_models.teacher_mod
         (["algorithm.adv_estimator=grpo_passk"], {"advantage": "pass_at_k"}),
         (
             [f"{_ACTOR}.policy_loss.loss_mode=gspo", f"{_ACTOR}.clip_ratio_high=4e-4", f"{_ACTOR}.clip_ratio_c=3.0"],
-            {"loss": {"level": "episode", "clip_high": 4e-4, "dual_clip": 3.0}},
+            {"loss": {"level": "episode", "clip_high": 4e-4}},
+        ),
+        ([f"{_ACTOR}.clip_ratio_c=3.0", f"{_ACTOR}.tau_pos=2.0"], {"loss": {"dual_clip": 3.0}}),
+        (
+            [
+                f"{_ACTOR}.policy_loss.loss_mode=cispo",
+                f"{_ACTOR}.clip_ratio=0.1",
+                f"{_ACTOR}.policy_loss.kl_cov_ratio=1",
+            ],
+            {"loss": {"kind": "cispo", "clip_low": 0.1, "clip_high": 0.1}},
+        ),
+        (
+            [f"{_ACTOR}.policy_loss.loss_mode=cispo", f"{_ACTOR}.clip_ratio_low=10", f"{_ACTOR}.clip_ratio_high=0.2"],
+            {"loss": {"kind": "cispo", "clip_high": 0.2}},
+        ),
+        ([*_TO_REINFORCE, f"{_ACTOR}.clip_ratio=0.1"], {"loss": "policy_gradient", "correction": "bypass"}),
+        (
+            [f"{_ACTOR}.policy_loss.loss_mode=geo_mean", f"{_ACTOR}.loss_agg_mode=token-mean"],
+            {"loss": {"kind": "gmpo"}, "normaliser": "episode"},
         ),
         (
             [f"{_ACTOR}.policy_loss.loss_mode=dppo_kl", f"{_ACTOR}.clip_ratio=0.05", f"{_ACTOR}.clip_ratio_c=20.0"],
@@ -151,7 +174,7 @@ _TAUGHT = ("distillation.enabled=True", "distillation.teacher_models.teacher_mod
         ),
         (
             [f"{_ACTOR}.policy_loss.loss_mode=sapo", f"{_ACTOR}.tau_neg=1.1"],
-            {"loss": {"kind": "sapo", "tau_negative": 1.1}},
+            {"loss": {"kind": "sapo", "tau_negative": 1.1}, "normaliser": "episode"},
         ),
         (
             [f"{_ACTOR}.loss_agg_mode=seq-mean-token-sum-norm", "data.max_response_length=512"],
@@ -161,6 +184,8 @@ _TAUGHT = ("distillation.enabled=True", "distillation.teacher_models.teacher_mod
             [f"{_ACTOR}.use_kl_loss=True", f"{_ACTOR}.kl_loss_coef=0.01", f"{_ACTOR}.kl_loss_type=low_var_kl"],
             {"kl": {"beta": 0.01, "estimator": "k3"}},
         ),
+        ([f"{_ACTOR}.use_kl_loss=True"], {"kl": {"beta": 0.001}}),
+        ([f"{_ACTOR}.use_kl_loss=True", f"{_ACTOR}.kl_loss_coef=0", f"{_ACTOR}.kl_loss_type=k1"], {}),
         (
             [
                 *("reward_model.overlong_buffer.enable=True", "reward_model.overlong_buffer.len=4"),
@@ -206,6 +231,7 @@ _TAUGHT = ("distillation.enabled=True", "distillation.teacher_models.teacher_mod
         ([f"{_IS}=sequence", f"{_IS}_threshold=5.0"], {"correction": {"cap": 5.0, "level": "episode"}}),
         ([f"{_IS}=token", f"{_IS}_threshold='0.5_5'"], {"correction": {"kind": "mask", "low": 0.5, "high": 5.0}}),
         (["data.train_batch_size=64", f"{_ACTOR}.ppo_mini_batch_size=16"], {"minibatches": 4}),
+        (["data.train_batch_size=8", f"{_ACTOR}.ppo_mini_batch_size=16"], {"minibatches": 1}),
         (["algorithm.adv_estimator=optimal_token_baseline"], {"advantage": "optimal_token"}),
         (
             [f"{_ACTOR}.policy_loss.loss_mode=dro", f"{_ACTOR}.policy_loss.dro_beta=0.3"],
@@ -256,17 +282,16 @@ def test_an_algorithm_of_verl_is_ours(theirs: list[str], ours: dict[str, Any]) -
             "'full' is not available here; there are kl, ",
         ),
         (["algorithm.use_kl_in_reward=True", "algorithm.kl_ctrl.type=pid"], "there are fixed, adaptive"),
-        (["actor_rollout_ref.rollout.mode=sync"], "mode='sync' is not possible: it is 'async' here"),
         (["actor_rollout_ref.rollout.temprature=1"], "no counterpart here .*did you mean .*rollout.temperature"),
         (
-            ["data.response_key=x", "data.truncation=left", "trainer.nnodes=2"],
-            r"response_key has no counterpart here(.|\n)*truncation='left' is not possible(.|\n)*nnodes=2 is not",
+            ["data.response_key=x", "data.prompt_key=y", "critic.ppo_epochs=2"],
+            r"response_key has no counterpart here(.|\n)*prompt_key='y' is not possible(.|\n)*ppo_epochs=2 is not",
         ),
         (["data.train_files=[a.parquet, a.parquet]"], "two are the same; name each of them once"),
         (["algorithm.adv_estimator=magic"], "'magic' is not available here; there are gae, grpo, rloo"),
         ([*_TAUGHT, f"{_DISTILLED}.loss_mode=abs"], "loss_mode=abs with use_policy_gradient=False: there are k1 with"),
         ([*_TAUGHT, f"{_DISTILLED}.loss_max_clamp=10.0"], "a loss has no bound of its own here"),
-        ([*_TAUGHT, "distillation.teacher_models.two.model_path=x"], "there is one teacher, teacher_model"),
+        ([*_TAUGHT, "distillation.teacher_models.two.model_path=x"], "there is one teacher"),
         (["distillation.enabled=True"], "algorithm.distillation needs somebody who teaches"),
         ([f"{_IS}=group"], "'group' is not available here; there are token, sequence"),
         ([f"{_IS}=token", f"{_IS}_threshold=much"], "a bound must be a number, or two as in 0.5_5"),
@@ -290,6 +315,9 @@ def test_a_teacher_of_verl_is_a_model_beside_the_run() -> None:
     """Where nothing is distilled, nobody teaches."""
     config = load_config(None, _TAUGHT)
     assert config.teacher == ModelTeacherSettings(path="org/teacher")
+    own = "distillation.teacher_models.gsm8k"
+    named = load_config(None, [_TAUGHT[0], f"{own}.key=openai/gsm8k", f"{own}.model_path=org/teacher"])
+    assert named.teacher == config.teacher
     assert load_config(None, ["distillation.enabled=False", _TAUGHT[1]]).teacher == NoTeacherSettings()
 
 
@@ -331,6 +359,14 @@ def test_keys_of_machines_and_engines_are_taken(caplog: pytest.LogCaptureFixture
             "trainer.resume_mode=auto",
             "reward_model.reward_manager=dapo",
             "critic.strategy=fsdp",
+            "data.truncation=left",
+            "trainer.nnodes=2",
+            "actor_rollout_ref.rollout.mode=sync",
+            "model_engine=megatron",
+            "hydra.run.dir=x",
+            "trainer.resume_from_path=x",
+            f"{megatron}.override_transformer_config.moe_router_bias_update_rate=0",
+            f"{_ACTOR}.optim.min_lr=1e-7",
         ],
     )
     assert "ray_kwargs.ray_init.num_cpus" in caplog.text and "trainer.default_local_dir" in caplog.text
@@ -338,10 +374,11 @@ def test_keys_of_machines_and_engines_are_taken(caplog: pytest.LogCaptureFixture
         f"{megatron}.override_transformer_config.moe_aux_loss_coeff=0.01",
         "data.prompt_key=question",
         "trainer.resume_mode=resume_path",
+        f"{_ACTOR}.optim.min_lr=1e-7",
         "reward_model.reward_manager=prime",
     ):
         with pytest.raises(ConfigError, match=refused.partition("=")[0]):
-            load_config(None, [refused])
+            load_config(None, [refused, f"{_ACTOR}.optim.lr_decay_style=cosine"])
 
 
 def test_a_yaml_is_read_too(tmp_path: Path) -> None:

@@ -375,14 +375,14 @@ def test_a_simulated_user_answers_until_it_is_content(play: Play, users: Callabl
 
 
 def test_verls_teacher_of_gsm8k(play: Play, tmp_path: Path) -> None:
-    """It says what is wrong until the number is right, and scores each answer."""
+    """It says what is wrong until the number behind the mark is right, and scores each answer."""
     path = tmp_path / "teacher.yaml"
     path.write_text("interaction:\n- class_name: ludus.compat.verl.interactions.gsm8k_interaction.Gsm8kInteraction\n")
     plan = configured(multi_turn=MultiTurnSettings(interaction_config_path=str(path)))
     row = {**ROW, "extra_info": {"interaction_kwargs": {"name": "gsm8k", "ground_truth": "72"}}}
-    played = play(ToolAgentLoop, row, ["#### 71", "72", "never"], plan=plan)
-    (observation,) = observations(played)
-    assert "incorrect" in str(observation.content) and played.scored.metadata["turn_scores"] == [0.0, 1.0]
+    played = play(ToolAgentLoop, row, ["#### 71", "72", "#### 72", "never"], plan=plan)
+    first, _ = observations(played)
+    assert "incorrect" in str(first.content) and played.scored.metadata["turn_scores"] == [0.0, 0.0, 1.0]
     assert played.scored.reward == 1.0
     with pytest.raises(UserError, match="needs `ground_truth`"):
         play(ToolAgentLoop, {**ROW, "extra_info": {"interaction_kwargs": {"name": "gsm8k"}}}, [], plan=plan)

@@ -405,3 +405,47 @@ def test_a_transfer_that_never_ends_is_given_up(tokenizer: Tokenizer, monkeypatc
         assert set((await router.generate(call())).versions) == {1} and not first.calls
 
     asyncio.run(scenario())
+
+
+@pytest.mark.parametrize("is_paused_first", [False, True], ids=["paused meanwhile", "resumed meanwhile"])
+def test_who_joins_while_the_others_are_paused_or_go_on_does_the_same(
+    is_paused_first: bool, tokenizer: Tokenizer
+) -> None:
+    """Though it was no replica yet when they were: it would be paused for ever, or sample while nobody may."""
+
+    async def scenario() -> None:
+        first, second = servers(tokenizer, 2)
+        router = routed([first], tokenizer)
+        await router.publish(1, NoNewWeights())
+        if is_paused_first:
+            await router.pause()
+        take = second.publish
+
+        async def take_meanwhile(version: int, weights: WeightSource) -> None:
+            await take(version, weights)
+            await (router.resume() if is_paused_first else router.pause())
+
+        second.publish = take_meanwhile  # type: ignore[method-assign]
+        await router.add(second)
+        assert second._is_paused == first._is_paused == (not is_paused_first)
+
+    asyncio.run(scenario())
+
+
+def test_a_router_shares_its_replicas_card_even_when_it_has_none(tokenizer: Tokenizer) -> None:
+    """A replacement of a lost one is on the same card: it is paused when it joins in the trainer's turn."""
+
+    async def scenario() -> None:
+        first, second = servers(tokenizer, 2)
+        first.shares_card = True
+        router = routed([first], tokenizer, patience_s=60.0)
+        assert router.shares_card and not routed([second], tokenizer).shares_card
+        await router.remove(0)
+        assert router.shares_card
+        await router.pause()
+        await router.add(second)
+        assert second._is_paused
+        await router.resume()
+        assert not second._is_paused
+
+    asyncio.run(scenario())

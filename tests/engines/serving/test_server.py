@@ -48,7 +48,7 @@ class Moved:
 
     def named_tensors(self) -> Iterable[tuple[str, Any]]:
         for name, parameter in self._model.trainable.items():
-            yield self._model.saved_name(name), parameter.detach() + self._amount
+            yield from self._model.saved([(name, parameter.detach() + self._amount)])
 
     def copy_into_shared(self) -> None:
         self.num_copies += 1

@@ -197,7 +197,7 @@ def test_weights_that_cannot_be_published_say_why(
     ("info", "said"),
     [
         ({"version": "0.4.9"}, r"version '0\.4\.9'; 0\.5\.23 or newer"),
-        ({"enable_deterministic_inference": False}, "start it with --enable-deterministic-inference"),
+        ({"enable_deterministic_inference": False}, "is set, and .* start it with --enable-deterministic-inference"),
     ],
 )
 def test_a_server_started_without_what_is_needed_is_refused(
@@ -205,7 +205,17 @@ def test_a_server_started_without_what_is_needed_is_refused(
 ) -> None:
     """At the start of a run, not in its middle."""
     with serving(StandIn(_improvise, tokenizer, info=info)) as url, pytest.raises(UserError, match=said):
-        SglangEngine.connect(url, tokenizer)
+        SglangEngine.connect(url, tokenizer, is_deterministic=True)
+
+
+def test_nobody_has_to_be_deterministic(tokenizer: Tokenizer, files: WeightFiles) -> None:
+    """It costs a third of the speed; a run that wants it says so, for servers that it starts and for others."""
+    with serving(StandIn(_improvise, tokenizer, info={"enable_deterministic_inference": False})) as url:
+        engine = SglangEngine.connect(url, tokenizer, **sglang_delivery(SglangSettings(), files))
+        asyncio.run(engine.generate(call()))
+        asyncio.run(engine.close())
+        with pytest.raises(UserError, match="draws without the seeds"):
+            SglangEngine.connect(url, tokenizer, **sglang_delivery(SglangSettings(deterministic=True), files))
 
 
 def test_grammars_need_the_backend_that_reads_them(tokenizer: Tokenizer) -> None:

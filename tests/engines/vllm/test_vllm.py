@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-import hashlib
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
-import torch
 
 from ludus.engines.base import Engine
 from ludus.engines.vllm.engine import UNPUBLISHED, VllmEngine
@@ -18,43 +15,9 @@ from ludus.engines.vllm.weights import AdapterTransfer, FileTransfer
 from ludus.engines.weights import WeightFiles
 from ludus.errors import BackendError, UserError
 from ludus.text.tokenizer import Tokenizer
-from ludus.types import Call, Sampling
-from tests.engines.contract import ALLOWED, CHECKS, GRAMMAR, SAMPLING, NoNewWeights, call
-from tests.engines.vllm.vllm_server import CONTEXT, MODEL, NUM_CACHED, StandIn, serving
-
-
-class Tensors:
-    """One tensor to publish."""
-
-    def __init__(self) -> None:
-        self.num_copied = 0
-
-    def named_tensors(self) -> Iterable[tuple[str, Any]]:
-        yield "model.norm.weight", torch.ones(4)
-
-    def copy_into_shared(self) -> None:
-        self.num_copied += 1
-
-
-@pytest.fixture
-def tokenizer(tokenizer_folder: Path) -> Tokenizer:
-    return Tokenizer.load(tokenizer_folder)
-
-
-@pytest.fixture
-def stand_in(tokenizer: Tokenizer) -> StandIn:
-    return StandIn(_improvise, tokenizer)
-
-
-@pytest.fixture
-def url(stand_in: StandIn) -> Iterator[str]:
-    with serving(stand_in) as url:
-        yield url
-
-
-@pytest.fixture
-def files(tmp_path: Path) -> WeightFiles:
-    return WeightFiles(tmp_path / "weights")
+from ludus.types import Sampling
+from tests.engines.contract import CHECKS, GRAMMAR, SAMPLING, NoNewWeights, call
+from tests.engines.vllm.vllm_server import CONTEXT, MODEL, NUM_CACHED, StandIn, Tensors, improvise, serving
 
 
 def _linked(folder: Path) -> str:
@@ -67,15 +30,6 @@ def _linked(folder: Path) -> str:
 def _all_linked(folder: Path) -> set[str]:
     """The names of what the links in a folder lead to, of those that lead anywhere."""
     return {link.readlink().name for link in folder.iterdir() if link.is_symlink() and link.exists()}
-
-
-def _improvise(asked: Call) -> list[int]:
-    """Thirty tokens that depend on the prompt and the seed; under a grammar, what the suite's allows."""
-    if asked.sampling.grammar is not None:
-        return [allowed[0] for allowed in ALLOWED]
-    digest = hashlib.blake2b(f"{asked.prompt_ids}/{asked.sampling.seed}".encode(), digest_size=30).digest()
-    banned = {token for token, _ in asked.sampling.logit_bias}
-    return [3 + byte for byte in digest if 3 + byte not in banned]
 
 
 @pytest.mark.parametrize("check", CHECKS, ids=lambda check: check.__name__)
@@ -172,7 +126,7 @@ def test_versions_of_another_run_are_not_taken_for_ours(url: str, tokenizer: Tok
 
 def test_a_server_that_takes_no_weights_says_what_to_set(tokenizer: Tokenizer, files: WeightFiles) -> None:
     """vLLM serves the paths of weights in its development mode alone."""
-    with serving(StandIn(_improvise, tokenizer, dev_mode=False)) as url:
+    with serving(StandIn(improvise, tokenizer, dev_mode=False)) as url:
         engine = VllmEngine.connect(url, tokenizer, transfer=FileTransfer(files))
         with pytest.raises(UserError, match="VLLM_SERVER_DEV_MODE=1"):
             asyncio.run(engine.publish(0, Tensors()))
@@ -245,7 +199,7 @@ def test_every_option_reaches_the_server(url: str, stand_in: StandIn, tokenizer:
 
 def test_logprobs_of_the_bare_model_are_not_taken_for_others(tokenizer: Tokenizer) -> None:
     """A server that reports raw logprobs serves temperature 1 and 0; what would be recorded wrongly is refused."""
-    with serving(StandIn(_improvise, tokenizer, processed=False)) as url:
+    with serving(StandIn(improvise, tokenizer, processed=False)) as url:
         engine = VllmEngine.connect(url, tokenizer)
         for temperature in (1.0, 0.0):
             assert asyncio.run(engine.generate(call(sampling=replace(SAMPLING, temperature=temperature)))).token_ids
@@ -286,9 +240,9 @@ def test_what_cannot_be_connected_to_says_why(tokenizer: Tokenizer) -> None:
     """No server, one without the interface, one that wants a key, one of another tokenizer: each with the next step."""
     with pytest.raises(BackendError, match=r"no vLLM answers at http://127\.0\.0\.1:9"):
         VllmEngine.connect("http://127.0.0.1:9", tokenizer)
-    with serving(StandIn(_improvise, tokenizer, scale_out=False)) as url, pytest.raises(UserError, match="scale-out"):
+    with serving(StandIn(improvise, tokenizer, scale_out=False)) as url, pytest.raises(UserError, match="scale-out"):
         VllmEngine.connect(url, tokenizer)
-    with serving(StandIn(_improvise, tokenizer, api_key="k")) as url:
+    with serving(StandIn(improvise, tokenizer, api_key="k")) as url:
         with pytest.raises(UserError, match="/v1/models with 401"):
             VllmEngine.connect(url, tokenizer)
         asyncio.run(VllmEngine.connect(url, tokenizer, api_key="k").close())
@@ -315,7 +269,7 @@ def test_another_tokenizer_is_noticed(url: str, stand_in: StandIn, tokenizer: To
 
 def test_a_server_without_pause_says_so(tokenizer: Tokenizer) -> None:
     """vLLM pauses in its development mode alone."""
-    with serving(StandIn(_improvise, tokenizer, dev_mode=False)) as url:
+    with serving(StandIn(improvise, tokenizer, dev_mode=False)) as url:
         engine = VllmEngine.connect(url, tokenizer)
         with pytest.raises(UserError, match="VLLM_SERVER_DEV_MODE=1"):
             asyncio.run(engine.pause())

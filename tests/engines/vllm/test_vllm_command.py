@@ -76,6 +76,25 @@ def test_settings_have_their_options(folder: str) -> None:
     assert found["--kv-cache-memory-bytes"] == [str(512 * 2**20)] and found["--no-enable-chunked-prefill"] == []
 
 
+def test_on_a_shared_card_vllm_can_sleep_and_takes_what_it_is_told(
+    folder: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In bytes: a share of the card would count what the trainer holds. On a processor there is nothing to give back,
+    and vLLM refuses the option."""
+    shared = {"placement": "shared", "weights": "ipc"}
+    assert {"--enable-sleep-mode", "--gpu-memory-utilization"}.isdisjoint(options(shared, {"path": folder}))
+    monkeypatch.setattr(module, "find_cards", lambda: (object(),))
+    found = options(shared, {"path": folder})
+    assert found["--enable-sleep-mode"] == [] and found["--gpu-memory-utilization"] == ["0.01"]
+    assert found["--kv-cache-memory-bytes"] == [str(512 * 2**20)]
+    assert found["--max-num-seqs"] == ["256"] and found["--max-num-batched-tokens"] == ["2048"]  # as they are planned
+    assert json.loads(found["--weight-transfer-config"][0]) == {"backend": "ludus_ipc"}
+    split = options({}, {"path": folder})
+    assert {"--enable-sleep-mode", "--kv-cache-memory-bytes", "--gpu-memory-utilization"}.isdisjoint(split)
+    named = {name.removeprefix("--").removeprefix("no-").replace("-", "_") for name in found}
+    assert named - set(RECORD["options"]) == set()
+
+
 def test_args_are_options_of_any_kind(folder: str) -> None:
     """Values, switches, lists and mappings, by the names of either spelling."""
     args = {"max_model_len": 4096, "--enforce-eager": True, "async_scheduling": False, "a-list": [1, 2], "b": {"c": 1}}
@@ -91,6 +110,7 @@ def test_args_are_options_of_any_kind(folder: str) -> None:
         ({"--logprobs-mode": "raw_logits"}, "nothing can be recorded exactly"),
         ({"no-enable-scale-out": True}, "nothing can be recorded exactly"),
         ({"weight_transfer_config": {}}, r"set by engine.weights"),
+        ({"enable_sleep_mode": True}, r"set by engine.placement"),
         ({"enforce_eager": None}, "has no value"),
     ],
 )

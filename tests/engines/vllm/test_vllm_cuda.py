@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import base64
-from collections.abc import Iterable, Iterator
+import threading
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -18,10 +19,10 @@ from ludus.engines.vllm.delivery import vllm_delivery
 from ludus.engines.vllm.engine import VllmEngine
 from ludus.engines.vllm.settings import VllmSettings
 from ludus.engines.weights import buckets
-from ludus.errors import UserError
+from ludus.errors import BackendError, UserError
 from ludus.text.tokenizer import Tokenizer
 from tests.engines.contract import call
-from tests.engines.vllm.vllm_server import StandIn, serving
+from tests.engines.vllm.vllm_server import StandIn
 
 UNIQUE_ID = bytes(range(128))
 
@@ -58,6 +59,7 @@ class BroadcastGroup:
 
     joined: list[tuple[bytes, int, Any]] = field(default_factory=list)
     sent: list[tuple[int, ...]] = field(default_factory=list)
+    num_aborted: int = 0
 
     def join(self, unique_id: bytes, world_size: int, device: Any) -> BroadcastGroup:
         self.joined.append((unique_id, world_size, device))
@@ -66,21 +68,13 @@ class BroadcastGroup:
     def broadcast(self, tensor: Any) -> None:
         self.sent.append(tuple(tensor.shape))
 
-
-@pytest.fixture
-def tokenizer(tokenizer_folder: Path) -> Tokenizer:
-    return Tokenizer.load(tokenizer_folder)
+    def abort(self) -> None:
+        self.num_aborted += 1
 
 
 @pytest.fixture
 def stand_in(tokenizer: Tokenizer) -> StandIn:
     return StandIn(lambda _: [5, 6, 7], tokenizer)
-
-
-@pytest.fixture
-def url(stand_in: StandIn) -> Iterator[str]:
-    with serving(stand_in) as url:
-        yield url
 
 
 def test_weights_are_broadcast_while_they_are_received(url: str, stand_in: StandIn, tokenizer: Tokenizer) -> None:
@@ -125,6 +119,47 @@ def test_weights_on_a_processor_cannot_be_broadcast(url: str, tokenizer: Tokeniz
         await engine.close()
 
     asyncio.run(scenario())
+
+
+def test_a_peer_that_never_joins_is_given_up(url: str, tokenizer: Tokenizer) -> None:
+    """After a time, with the server's name and what to look at; what waits for it keeps nobody from ending."""
+    gone = threading.Event()
+
+    def join(*_: Any) -> BroadcastGroup:
+        gone.wait(60)
+        return BroadcastGroup()
+
+    async def scenario() -> None:
+        transfer = NcclTransfer(make_id=lambda: UNIQUE_ID, join=join, join_s=0.05)
+        engine = VllmEngine.connect(url, tokenizer, transfer=transfer)
+        with pytest.raises(BackendError, match=rf"2 workers of the vLLM at {url}.* within 0 s.*NCCL_SOCKET_IFNAME"):
+            await engine.publish(0, Source())
+        await engine.close()
+
+    asyncio.run(scenario())
+    assert all(each.daemon for each in threading.enumerate() if each.name == "ludus-nccl")
+    gone.set()
+
+
+def test_an_update_that_fails_leaves_the_group(url: str, stand_in: StandIn, tokenizer: Tokenizer) -> None:
+    """Whoever still sends is released, by whichever side failed."""
+    group = BroadcastGroup()
+
+    async def scenario() -> None:
+        transfer = NcclTransfer(make_id=lambda: UNIQUE_ID, join=group.join)
+        engine = VllmEngine.connect(url, tokenizer, transfer=transfer)
+        await engine.publish(0, Source())
+        with pytest.raises(BackendError, match=r"sends model.norm.weight \[5\] where model.norm.weight \[4\]"):
+            await engine.publish(1, Source((5,)))
+        assert group.num_aborted == 1
+        with pytest.raises(BackendError, match="start the server again"):
+            await engine.publish(1, Source())
+        transfer.forget()
+        await engine.publish(1, Source())
+        await engine.close()
+
+    asyncio.run(scenario())
+    assert len(group.joined) == 2
 
 
 def test_settings_choose_the_way(tmp_path: Path) -> None:

@@ -2,12 +2,14 @@
 
 Paths and fields are held to `vllm_fields.json`, written from vLLM's own wheel: what it does not read is refused here.
 The order of events is that of vLLM 0.32 (`vllm/entrypoints/scale_out/token_in_token_out`, classes
-GenerateTokensStreamResponse, GenerateLogProbs; `entrypoints/rl/online/api_router.py` for the pause).
+GenerateTokensStreamResponse, GenerateLogProbs; `entrypoints/rl/online/api_router.py` for the pause). What sleeps and
+wakes is as in `entrypoints/serve/dev/sleep/api_router.py`, `v1/engine/core.py` and `v1/executor/abstract.py`.
 """
 
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import json
 import threading
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
@@ -16,6 +18,7 @@ from itertools import accumulate, groupby
 from pathlib import Path
 from typing import Any
 
+import torch
 from starlette.applications import Starlette
 from starlette.middleware import Middleware
 from starlette.requests import Request
@@ -28,13 +31,15 @@ from ludus.errors import LudusError, UserError
 from ludus.http.server import HttpServer
 from ludus.text.tokenizer import Tokenizer
 from ludus.types import Call, Sampled, Sampling, TokenChunk
-from tests.engines.contract import NoNewWeights
+from tests.engines.contract import ALLOWED, NoNewWeights
 
 MODEL = "org/model"
 CONTEXT = 64
 NUM_CACHED = 2
 RAW_LOGPROB = -12.0
 """Of a token that is the only one allowed, told by a server that knows the bare model's logprobs alone."""
+SIZES = {"weights": 3, "kv_cache": 5}
+"""Of what a server that is awake has on its card."""
 WEIGHT_PATHS = (
     *("/init_weight_transfer_engine", "/start_weight_update", "/update_weights", "/finish_weight_update"),
     *("/v1/load_lora_adapter", "/reset_prefix_cache"),
@@ -106,8 +111,9 @@ class StandIn:
         scale_out: bool = True,
         dev_mode: bool = True,
         api_key: str | None = None,
+        context: int = CONTEXT,
     ) -> None:
-        self.engine = ScriptedEngine(answers, tokenizer, context_length=CONTEXT)
+        self.engine = ScriptedEngine(answers, tokenizer, context_length=context)
         self.version = "0.32.0"
         self.asked: list[dict[str, Any]] = []
         self.read_as: Callable[[str], Sequence[int]] = tokenizer.encode
@@ -129,11 +135,18 @@ class StandIn:
         """A path whose requests are never answered."""
         self.was_asked = threading.Event()
         """It was asked there."""
+        self.order: list[str] = []
+        """Every switch and every step of new weights, with its query."""
+        self.asleep: set[str] = set()
+        """What of SIZES is not on the card."""
+        self._is_paused = False
         self._is_updating = False
         self._names = {0: "default"}
         """Of the weights, by the version that the scripted engine has for them."""
         if dev_mode:
-            routes += [Route(path, self._switch, methods=["POST"]) for path in ("/pause", "/resume")]
+            paths = ("/pause", "/resume", "/sleep", "/wake_up")
+            routes += [Route(path, self._switch, methods=["POST"]) for path in paths]
+            routes.append(Route("/is_sleeping", self._is_sleeping))
             routes += [Route(path, self._weights, methods=["POST"]) for path in WEIGHT_PATHS]
             routes.append(Route("/weight_info", self._weight_info))
             routes.append(Route("/get_world_size", lambda _: JSONResponse({"world_size": 2})))
@@ -145,23 +158,59 @@ class StandIn:
     async def _models(self, request: Request) -> Response:
         if self._api_key is not None and request.headers.get("authorization") != f"Bearer {self._api_key}":
             return JSONResponse({"error": "Unauthorized"}, 401)
-        card = {"id": MODEL, "object": "model", "owned_by": "vllm", "root": MODEL, "max_model_len": CONTEXT}
+        card = {
+            "id": MODEL,
+            "object": "model",
+            "owned_by": "vllm",
+            "root": MODEL,
+            "max_model_len": self.engine.context_length,
+        }
         return JSONResponse({"object": "list", "data": [card]})
 
     async def _tokenize(self, request: Request) -> Response:
         ids = self.read_as((await request.json())["prompt"])
-        return JSONResponse({"count": len(ids), "max_model_len": CONTEXT, "tokens": ids, "token_strs": None})
+        room = self.engine.context_length
+        return JSONResponse({"count": len(ids), "max_model_len": room, "tokens": ids, "token_strs": None})
 
     async def _switch(self, request: Request) -> Response:
         await self._hang(request)
         if self._is_failing(request):
             return _error(500, "InternalServerError", "out of luck")
-        await (self.engine.pause() if request.url.path == "/pause" else self.engine.resume())
+        self._note(request)
+        does_wake = request.url.path == "/wake_up"
+        if request.url.path == "/resume" and self.asleep:
+            return _error(500, "InternalServerError", f"{self.asleep} are not on the card")
+        if request.url.path in ("/pause", "/sleep") and request.query_params.get("mode", "abort") == "abort":
+            for asked in self.asked:
+                await self.engine.abort(asked.get("request_id", ""))
+        if request.url.path == "/sleep" and request.query_params.get("level", "1") != "0":
+            self.asleep = {*SIZES}
+        tags = set(request.query_params.getlist("tags")) or self.asleep
+        if does_wake and tags <= self.asleep:
+            self.asleep = self.asleep - tags
+        if not does_wake or not self.asleep:
+            self._is_paused = request.url.path in ("/pause", "/sleep")
+            await (self.engine.pause() if self._is_paused else self.engine.resume())
         return JSONResponse({"status": "ok"})
+
+    async def _is_sleeping(self, request: Request) -> Response:
+        return JSONResponse({"is_sleeping": bool(self._is_paused or self.asleep)})
+
+    @property
+    def card_size(self) -> int:
+        """Of what it has on its card."""
+        return sum(size for part, size in SIZES.items() if part not in self.asleep)
+
+    def _note(self, request: Request) -> None:
+        query = request.url.query
+        self.order.append(f"{request.url.path}?{query}" if query else request.url.path)
 
     async def _weights(self, request: Request) -> Response:
         await self._hang(request)
         body = json.loads(await request.body() or "null")
+        self._note(request)
+        if "weights" in self.asleep and request.url.path not in ("/init_weight_transfer_engine", "/reset_prefix_cache"):
+            return _error(500, "InternalServerError", "the weights are not on the card")
         begins, ends = (request.url.path == f"/{word}_weight_update" for word in ("start", "finish"))
         if self._is_failing(request) or (begins and self._is_updating) or (ends and not self._is_updating):
             return _error(500, "InternalServerError", "an update is active already, or none is")
@@ -278,11 +327,6 @@ def _sampling(params: dict[str, Any]) -> Sampling:
     return Sampling(**same, **caps, logit_bias=bias, grammar=grammar)
 
 
-def _masks(call: Call, chunk: TokenChunk) -> list[list[int]] | None:
-    """What a server started with `--return-sampling-mask` tells; here of calls with top_k 3 alone."""
-    return [[token + 2, token + 1, token] for token in chunk.token_ids] if call.sampling.top_k == 3 else None
-
-
 def _top(token: int, logprob: float, num: int) -> list[dict[str, Any]]:
     """The sampled token first, then as many others as there were asked for, as vLLM puts them."""
     pairs = [(token, logprob), *((token + idx, logprob - idx) for idx in range(1, num + 1))]
@@ -297,3 +341,25 @@ def _whole(token: int, logprob: float) -> dict[str, Any]:
 
 def _error(status: int, kind: str, message: str) -> Response:
     return JSONResponse({"error": {"message": message, "type": kind, "param": None, "code": status}}, status)
+
+
+def improvise(asked: Call) -> list[int]:
+    """Thirty tokens that depend on the prompt and the seed; under a grammar, what the suite's allows."""
+    if asked.sampling.grammar is not None:
+        return [allowed[0] for allowed in ALLOWED]
+    digest = hashlib.blake2b(f"{asked.prompt_ids}/{asked.sampling.seed}".encode(), digest_size=30).digest()
+    banned = {token for token, _ in asked.sampling.logit_bias}
+    return [3 + byte for byte in digest if 3 + byte not in banned]
+
+
+class Tensors:
+    """One tensor to publish."""
+
+    def __init__(self) -> None:
+        self.num_copied = 0
+
+    def named_tensors(self) -> Iterable[tuple[str, Any]]:
+        yield "model.norm.weight", torch.ones(4)
+
+    def copy_into_shared(self) -> None:
+        self.num_copied += 1

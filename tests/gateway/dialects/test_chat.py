@@ -1,6 +1,7 @@
 """OpenAI Chat Completions: JSON to nouns and back, without a server."""
 
 import json
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -367,6 +368,20 @@ def test_stream_with_logprobs_tells_them_once() -> None:
     assert [chunk["choices"][0]["logprobs"] for chunk in written[:-1]] == [None, None]
     whole = DIALECT.response(finished, parsed, "tiny")
     assert written[-1]["choices"][0]["logprobs"] == whole["choices"][0]["logprobs"]
+
+
+def test_token_ids_as_vllms_clients_ask_for_them() -> None:
+    """Those of the prompt beside the choices, those of each choice in it, streamed or not; logprobs by id."""
+    parsed = parse(stream=True, logprobs=True, return_token_ids=True, return_tokens_as_token_ids=True)
+    finished = replace(answer(Message("assistant", "7")), given_ids=lambda turn: (3, 1, len(turn.id)))
+    whole, sampled = DIALECT.response(finished, parsed, "tiny"), list(finished.turns[0].sampled.token_ids)
+    assert whole["prompt_token_ids"] == [3, 1, 10] and whole["choices"][0]["token_ids"] == sampled
+    named = [token["token"] for token in whole["choices"][0]["logprobs"]["content"]]
+    assert named == [f"token_id:{token}" for token in sampled]
+    writer = DIALECT.writer(parsed, "tiny", 0.0)
+    last = events(writer.start(("chatcmpl-1",), 5) + writer.finish(finished))[-2]
+    assert last["prompt_token_ids"] == [3, 1, 10] and last["choices"][0]["token_ids"] == sampled
+    assert "prompt_token_ids" not in DIALECT.response(finished, parse(), "tiny")
 
 
 def test_errors_have_openais_shape() -> None:

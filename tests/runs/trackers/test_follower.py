@@ -225,6 +225,44 @@ def test_what_metrics_take_is_of_the_share_too(store: RunStore) -> None:
     assert told_live == [0, 0, 0] and len(tracker.episodes) == 4
 
 
+def test_what_a_client_does_by_itself_is_of_the_share_too(store: RunStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its threads and its service work between two looks as well, and traces wait for it."""
+    spent = iter(range(100))
+    monkeypatch.setattr("ludus.runs.trackers.follower.cpu_s", lambda: float(next(spent)))
+    for idx in range(40):
+        store.add_episode(episode_of(idx), step=1)
+    tracker = Noted()
+    follower = Follower(tracked_run("run", store.folder, TrackersSettings()), "mlflow", tracker.open)
+    for _ in range(3):
+        follower.tell(is_last=False)
+    follower.close()
+    assert len(tracker.episodes) == 8
+
+
+def test_what_was_taken_of_several_lines_is_not_told_again(store: RunStore) -> None:
+    """A tracker that fails at the third of them is told the third next."""
+    for step in (1, 2, 3):
+        store.add_metrics(step, {"a/b": float(step)})
+
+    class Failing(Noted):
+        def add_metrics(self, step: int, metrics: Metrics) -> None:
+            if step == 3 and not self.episodes:
+                self.episodes.append(("it failed", None))
+                raise ConnectionError("full")
+            super().add_metrics(step, metrics)
+
+    tracker = Failing()
+    said = told(store, tracker, False, True)
+    assert [step for step, _ in tracker.metrics] == [1, 2, 3] and said[0]["event"] == "failed"
+
+
+def test_a_run_is_not_woken_for_what_it_knows(store: RunStore) -> None:
+    """While it goes on it hears what has changed, and at its end everything."""
+    store.add_episode(episode_of(1), step=1)
+    said = told(store, Noted(), False, False, False, False, True)
+    assert said == [{"event": "told", "behind": 0}] * 2
+
+
 def test_a_tracker_that_is_there_again_has_its_share(store: RunStore) -> None:
     """What it took before it failed is not held against the time since."""
     for idx in range(40):

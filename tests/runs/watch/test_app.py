@@ -17,6 +17,7 @@ from httpx_sse import EventSource
 
 from ludus.errors import UserError
 from ludus.processes.files import hold
+from ludus.runs.folder import RESUMED
 from ludus.runs.store import RunStore
 from ludus.runs.tokens import path_of
 from ludus.runs.watch import follow
@@ -113,6 +114,8 @@ def test_text_is_found_by_words_begun_words_and_other_scripts(watched: Watched) 
     assert episodes(watched, q="no such quest")["total"] == 1
     assert episodes(watched, q="question such")["total"] == 1
     assert episodes(watched, q="higher")["total"] > 20
+    assert [row["id"] for row in episodes(watched, q="ep-20")["episodes"]] == ["ep-20"]
+    assert {row["task_id"] for row in episodes(watched, q="task-2")["episodes"]} == {"task-2"}
     for odd in ('"', "NEAR(", "*", "a OR b", "text:no", "no AND", "'; DROP TABLE episodes", "\\", "((", "中"):
         assert episodes(watched, q=odd)["total"] >= 0
     assert episodes(watched, limit=1)["total"] == NUM + 10
@@ -124,8 +127,29 @@ def test_a_histogram_counts_every_reward_once(watched: Watched) -> None:
     assert sum(whole["histogram"]["counts"]) == sum(
         each["reward"] is not None for each in episodes(watched, limit=1000)["episodes"]
     )
-    assert part["histogram"]["edges"] == whole["histogram"]["edges"] and len(whole["histogram"]["edges"]) == 21
+    edges = whole["histogram"]["edges"]
+    assert part["histogram"]["edges"] == edges and 11 <= len(edges) <= 22
     assert sum(part["histogram"]["counts"]) > part["total"]
+    assert all(f"{edge:.3f}".rstrip("0").rstrip(".") == f"{edge:g}" for edge in edges)  # as they are shown
+
+
+def test_what_is_chosen_of_a_histogram_is_what_it_counts(watched: Watched) -> None:
+    """From one edge on and below another one there are as many episodes as in the bins between."""
+    found = episodes(watched)["histogram"]
+    edges, counts = found["edges"], found["counts"]
+    for first, last in ((0, 1), (2, 7), (5, len(counts)), (0, len(counts) - 1)):
+        given = {"reward_min": edges[first]} | ({"reward_below": edges[last]} if last < len(counts) else {})
+        assert episodes(watched, **given)["total"] == sum(counts[first:last])
+
+
+def test_numbers_are_filtered_as_they_are_shown(watched: Watched) -> None:
+    """A reward or an advantage that is copied from the table finds its row, as least and as most."""
+    rows = [row for row in episodes(watched, limit=1000)["episodes"] if row["reward"] is not None]
+    for row in rows[:30]:
+        bound = f"{row['reward']:.3f}"
+        found = episodes(watched, reward_min=bound, reward_max=bound, limit=1000)["episodes"]
+        assert row["num"] in {each["num"] for each in found}
+        assert {f"{each['reward']:.3f}" for each in found} == {bound}
 
 
 def test_pages_follow_one_another(watched: Watched) -> None:
@@ -158,6 +182,18 @@ def test_an_episode_has_its_turns_its_tree_and_its_siblings(watched: Watched) ->
     plain: Any = watched.get("runs/run/episodes/ep-20")
     assert {each["id"] for each in plain["siblings"]} == {f"ep-{number}" for number in range(16, 24)}
     assert all(len(turn["messages"]) <= 2 for turn in plain["turns"])
+
+
+def test_an_episode_that_was_played_again_leads_to_its_attempts(tmp_path: Path) -> None:
+    """The last one has the id alone; each names all of them."""
+    folder = write_run(tmp_path, num_steps=1)
+    with RunStore.open(folder) as store:
+        store.add_episode(episode_of(3, reward=None, kind="failed"), step=0)
+    with watching(folder) as watched:
+        wait_until_read(watched)
+        attempts: Any = watched.get("runs/run/episodes/ep-3")["attempts"]
+        assert [each["outcome"] for each in attempts][-1] == "failed" and attempts[-1]["id"] == "ep-3"
+        assert watched.get(f"runs/run/episodes/{attempts[0]['id']}")["attempts"] == attempts and len(attempts) == 2
 
 
 def test_tokens_of_a_step_add_up_to_its_loss(watched: Watched) -> None:
@@ -208,11 +244,13 @@ def test_two_moments_are_compared_on_the_same_rows(watched: Watched) -> None:
     assert low < found["paired"]["difference"] < high and found["why_not"] is None
     assert {row["name"] for row in found["metrics"]} > {"rollout/reward", "train/loss"}
     assert (found["a"]["evaluated_step"], found["b"]["evaluated_step"]) == (0, NUM_STEPS - 1)
+    found = watched.get("compare", a="run", b="run", step_a=3)
+    assert found["why_not"] == f"run has no evaluation of step 3. Choose one of the steps 0, {NUM_STEPS - 1}."
     RunStore.create(watched.folder.parent, "other", "model: {path: x}\n").close()
     try:
         with watching(watched.folder.parent) as both:
             found = both.get("compare", a="run", b="other")
-        assert found["paired"] is None and found["why_not"] == "no held-out rows were played there: other"
+        assert found["paired"] is None and found["why_not"].startswith("other has no evaluation: ")
     finally:
         shutil.rmtree(watched.folder.parent / "other")
 
@@ -321,6 +359,9 @@ def test_who_watches_hears_of_new_steps_and_episodes(tmp_path: Path) -> None:
             ("state", {"state": watched.get("runs/run")["state"]}),
             ("episodes", {"count": total}),
         ]
+        overview: Any = watched.get("runs/run")
+        assert overview["position"] == heard[-1][2]  # so a page knows whether it has missed something before
+        assert overview["position"].startswith(f"{watched.get('runs/run/metrics')['num_lines']}.{total}.")
         heard.clear()
         store.add_metrics(5, {"rollout/reward": 0.25})
         thread = threading.Thread(target=listen, args=("step", "0.0.interrupted"))
@@ -338,6 +379,42 @@ def test_who_watches_hears_of_new_steps_and_episodes(tmp_path: Path) -> None:
         assert numbers[6] == {"rollout/reward": 0.5} and any(
             kind == "episodes" and data["count"] for kind, data, _ in heard
         )
+
+
+def test_steps_that_come_at_once_are_known_with_the_last_of_them(tmp_path: Path) -> None:
+    """Whose connection breaks between two of them gets them again; who is told of steps that a resumed run gives up is
+    told that they are void."""
+    folder = write_run(tmp_path, num_steps=2)
+    with RunStore.open(folder) as store, watching(folder) as watched:
+        wait_until_read(watched)
+        before: Any = watched.get("runs/run/metrics")["num_lines"]
+        heard: list[tuple[str, str]] = []
+        with watched.client.stream("GET", "/api/runs/run/events") as answer:
+            for event in EventSource(answer).iter_sse():
+                heard.append((event.event, event.id.partition(".")[0]))
+                if event.event == "episodes":
+                    with (folder / "metrics.jsonl").open("a") as file:
+                        file.writelines(f'{{"step": {step}, "rollout/reward": 0.5}}\n' for step in (7, 8, 9))
+                if event.event == "step" and event.id.startswith(f"{before + 3}."):
+                    store.add_metrics(7, {RESUMED: 1.0})
+                if event.event == "replaced":
+                    break
+    steps = [lines for kind, lines in heard if kind == "step"]
+    assert steps[:3] == [str(before), str(before), str(before + 3)] and heard[-1] == ("replaced", str(before + 4))
+
+
+def test_a_run_that_is_begun_again_in_its_folder_is_shown(tmp_path: Path) -> None:
+    """The watcher does not go on with files that are gone; while there are none, it says so."""
+    folder = write_run(tmp_path, num_steps=2)
+    with watching(tmp_path) as watched:
+        assert watched.get("runs/run/episodes/ep-1")["id"] == "ep-1"
+        shutil.rmtree(folder)
+        answer = watched.client.get("/api/runs/run")
+        assert answer.status_code == 404 and "no run 'run'" in answer.json()["detail"]
+        with RunStore.create(tmp_path, "run", "model: {path: x}\n") as store:
+            store.add_episode(episode_of(7), step=0)
+        wait_until_read(watched)
+        assert [row["id"] for row in episodes(watched)["episodes"]] == ["ep-7"]
 
 
 def test_reasons_that_are_not_read_yet_are_counted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -40,4 +40,21 @@ def test_a_file_that_was_replaced_is_read_anew(tmp_path: Path) -> None:
     assert curves.steps_since(1) == [2] and curves.last("a") == 2
     (tmp_path / "metrics.jsonl").write_text('{"step": 1, "a": 3}\n')
     curves.update()
-    assert curves.steps == [1] and curves.at(1) == {"a": 3.0}
+    assert curves.steps == [1] and curves.at(1) == {"a": 3.0} and curves.num_replaced == 1
+    (tmp_path / "other").write_text('{"step": 4, "a": 1}\n{"step": 5, "a": 2}\n')
+    (tmp_path / "other").replace(tmp_path / "metrics.jsonl")  # longer than what was read, and another file
+    curves.update()
+    assert curves.steps == [4, 5] and curves.num_replaced == 2
+
+
+def test_steps_that_a_resumed_run_gives_up_are_void(tmp_path: Path) -> None:
+    """Who has been told of them is told to ask again, but not if there were none."""
+    path = tmp_path / "metrics.jsonl"
+    path.write_text('{"step": 1, "a": 1}\n{"step": 2, "a": 2}\n')
+    curves = Curves(tmp_path)
+    for line, num_replaced in (({"step": 2}, 0), ({"step": 1}, 1)):
+        with path.open("a") as file:
+            file.write(json.dumps(line | {RESUMED: 1.0}) + "\n")
+        curves.update()
+        assert curves.num_replaced == num_replaced
+    assert curves.steps == [1]

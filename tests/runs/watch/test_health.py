@@ -67,9 +67,9 @@ def test_episodes_that_fail_are_told_with_the_most_frequent_reason() -> None:
     bad, named = findings(observed(outcomes={"ok": 4, "failed": 6}, failures=failures))
     assert named.text == "6 x failed: KeyError: x" and named.evidence == "#/run/team~run/episode/ep%2F1%407"
     assert bad.severity == "bad" and "60% of the last 10 episodes ended as failed, most often: KeyError: x" in bad.text
-    assert bad.evidence == "#/run/team~run/episodes?outcome=failed"
+    assert bad.evidence == "#/run/team~run/episodes?outcome=failed&eval=0"
     (warned,) = findings(observed(outcomes={"ok": 7, "timeout": 3}))
-    assert warned.severity == "warn" and warned.evidence.endswith("outcome=timeout")
+    assert warned.severity == "warn" and warned.evidence.endswith("outcome=timeout&eval=0")
     assert findings(observed(outcomes={"ok": 90, "failed": 10})) == []
 
 

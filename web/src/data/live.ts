@@ -1,15 +1,27 @@
-/** What the server says while a run trains: one stream a run, shared by whoever listens. */
+/** What the server says while a run trains: one stream a run, shared by whoever listens. A stream that breaks off is
+ * opened again, and what was missed meanwhile is asked for. */
 import { useEffect, useRef, useState } from "preact/hooks";
-import { isReport, useGet, type Answer } from "./source";
+import { answered, lost, onWaking, retryNow, whenAskedAgain } from "./connection";
+import { ApiError, ask, BROKEN, isReport, route, useGet, type Answer } from "./source";
+import { events, type ServerEvent } from "./stream";
 import type { Num, RunState } from "./types";
 
+const SILENT_MS = 45_000; // the server says something every 15 s
+const REFUSED_MS = 2000; // between attempts at what the server does not have: the run may not have begun
+
 export interface Listener {
-  step?: (step: number, metrics: Record<string, Num>) => void;
+  /** lines: of metrics that the run has had with this step. */
+  step?: (step: number, metrics: Record<string, Num>, lines: number) => void;
   episodes?: (count: number) => void;
   state?: (state: RunState) => void;
   connected?: (is: boolean) => void;
-  /** The stream was closed for a while: what was said meanwhile has to be asked for. */
+  /** Something may have come that no event told of: it has to be asked for. */
   missed?: () => void;
+}
+
+function later(ms: number, call: () => void): () => void {
+  const timer = setTimeout(call, ms);
+  return () => clearTimeout(timer);
 }
 
 class Stream {
@@ -17,38 +29,84 @@ class Stream {
   isOpen = false;
   /** Of episodes, as told last; null until the server says so. */
   count: Num = null;
-  private source: EventSource | null = null;
+  /** Of metrics, as told last. */
+  lines = 0;
+  private control: AbortController | null = null;
+  private takeBack = () => {};
+  /** How far the run was when the page read it, or at the last event that was heard; null: not known yet. */
+  private readAt: string | null = null;
+  /** How far it was at the first event since the stream was opened; null: none has come. */
+  private openedAt: string | null = null;
 
   constructor(readonly run: string) {
     this.open();
   }
 
   open(): void {
-    if (this.source) return;
-    const source = new EventSource(`/api/runs/${encodeURIComponent(this.run)}/events`);
-    const on = <T>(kind: string, call: (data: T) => void) =>
-      source.addEventListener(kind, (event) => call(JSON.parse((event as MessageEvent<string>).data)));
-    on<{ step: number; metrics: Record<string, Num> }>("step", ({ step, metrics }) =>
-      this.tell((it) => it.step?.(step, metrics)),
-    );
-    on<{ count: number }>("episodes", ({ count }) => {
-      this.count = count;
-      this.tell((it) => it.episodes?.(count));
-    });
-    on<{ state: RunState }>("state", ({ state }) => this.tell((it) => it.state?.(state)));
-    source.onopen = () => this.connected(true);
-    source.onerror = () => this.connected(false);
-    this.source = source;
+    if (this.control || document.hidden) return;
+    this.takeBack();
+    this.control = new AbortController();
+    this.openedAt = null;
+    void this.listen(this.control);
   }
 
   close(): void {
-    this.source?.close();
-    this.source = null;
+    this.takeBack();
+    this.control?.abort();
+    this.control = null;
     this.connected(false);
   }
 
   tell(call: (listener: Listener) => void): void {
     this.listeners.forEach(call);
+  }
+
+  /** The page has read the run as it was then. What it reads later is newer. */
+  read(position: string): void {
+    if (this.readAt !== null) return;
+    this.readAt = position;
+    if (this.openedAt !== null) this.compare(this.openedAt);
+  }
+
+  private compare(openedAt: string): void {
+    if (this.readAt !== null && this.readAt !== openedAt) this.tell((it) => it.missed?.());
+  }
+
+  private async listen(control: AbortController): Promise<void> {
+    let again = () => whenAskedAgain(() => this.open());
+    try {
+      const response = await ask(route(["runs", this.run, "events"]), { signal: control.signal });
+      for await (const event of events(response, SILENT_MS)) {
+        if (control.signal.aborted) return;
+        this.heard(event);
+      }
+      lost(BROKEN);
+    } catch (error) {
+      if (control.signal.aborted) return;
+      if (!(error instanceof ApiError)) lost(BROKEN);
+      else if (!error.isLost) again = () => later(REFUSED_MS, () => this.open());
+    }
+    this.close();
+    this.takeBack = again();
+  }
+
+  private heard({ kind, id, data }: ServerEvent): void {
+    if (this.openedAt === null) {
+      this.openedAt = id;
+      answered();
+      this.connected(true);
+      this.compare(id);
+    }
+    if (this.readAt !== null) this.readAt = id;
+    this.lines = Number(id.split(".")[0]);
+    if (kind === "step") {
+      const { step, metrics } = data as { step: number; metrics: Record<string, Num> };
+      this.tell((it) => it.step?.(step, metrics, this.lines));
+    } else if (kind === "episodes") {
+      this.count = (data as { count: number }).count;
+      this.tell((it) => it.episodes?.(this.count!));
+    } else if (kind === "state") this.tell((it) => it.state?.((data as { state: RunState }).state));
+    else if (kind === "replaced") this.tell((it) => it.missed?.());
   }
 
   private connected(is: boolean): void {
@@ -61,16 +119,17 @@ const streams = new Map<string, Stream>();
 
 // A browser opens six connections to a server, whatever the number of tabs: those that nobody looks at keep none.
 document.addEventListener("visibilitychange", () => {
-  for (const stream of streams.values()) {
-    if (document.hidden) stream.close();
-    else {
-      stream.open();
-      stream.tell((it) => it.missed?.());
-    }
-  }
+  streams.forEach((stream) => (document.hidden ? stream.close() : stream.open()));
+  if (!document.hidden) retryNow();
 });
 addEventListener("pagehide", () => streams.forEach((stream) => stream.close()));
 addEventListener("pageshow", (event) => event.persisted && streams.forEach((stream) => stream.open()));
+onWaking(() =>
+  streams.forEach((stream) => {
+    stream.close();
+    stream.open();
+  }),
+);
 
 /** Listens to a run as long as the component is there. */
 export function useLive(run: string | null, listener: Listener): void {
@@ -98,6 +157,12 @@ export function useLive(run: string | null, listener: Listener): void {
   }, [run]);
 }
 
+/** The page begins with what it has read of the run: what has come between that and the stream is asked for. */
+export const wasRead = (run: string, position: string) => streams.get(run)?.read(position);
+
+/** How many lines of metrics the stream has told of. */
+export const toldLines = (run: string) => streams.get(run)?.lines ?? 0;
+
 const ROUND_MS = 2000;
 
 export interface Rounds {
@@ -106,15 +171,14 @@ export interface Rounds {
   more: () => void;
 }
 
-/** Rounds of asking, at most one in two seconds. */
-export function useRounds(): Rounds {
+/** Rounds of asking, at most one in so many milliseconds. */
+export function useRounds(pauseMs = ROUND_MS): Rounds {
   const [round, setRound] = useState(0);
   const [wanted, setWanted] = useState(0);
-  useEffect(() => {
-    if (wanted === round) return;
-    const timer = setTimeout(() => setRound(wanted), ROUND_MS);
-    return () => clearTimeout(timer);
-  }, [wanted, round]);
+  const last = useRef(wanted);
+  last.current = wanted;
+  const isWanted = wanted !== round;
+  useEffect(() => (isWanted ? later(pauseMs, () => setRound(last.current)) : undefined), [isWanted]);
   return { round, more: () => setWanted((number) => number + 1) };
 }
 

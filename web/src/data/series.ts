@@ -1,13 +1,8 @@
 /** The numbers of a run's steps, kept up to date while it trains. */
 import { useEffect, useState } from "preact/hooks";
-import { useLive } from "./live";
-import { get, route } from "./source";
+import { toldLines, useLive, useRounds } from "./live";
+import { route, useGet, type Answer } from "./source";
 import type { Metrics, Num, Table } from "./types";
-
-export interface Series {
-  data: Metrics | null;
-  error: string | null;
-}
 
 /** The evaluation that belongs beside a metric of training, if it has one. */
 export const evaluationOf = (name: string) =>
@@ -28,25 +23,27 @@ function merge(metrics: Metrics, step: number, values: Record<string, Num>): Met
   const evals = metrics.evals ?? { steps: [], series: {} };
   const isEval = Object.keys(values).some((name) => name.startsWith("eval/"));
   const isStep = Object.keys(values).some((name) => !name.startsWith("eval/"));
-  return { ...(isStep ? add(metrics, step, values) : metrics), evals: isEval ? add(evals, step, values) : evals };
+  return {
+    ...metrics,
+    ...(isStep ? add(metrics, step, values) : {}),
+    evals: isEval ? add(evals, step, values) : evals,
+  };
 }
 
-export function useSeries(run: string, names: string[]): Series {
-  const [state, setState] = useState<Series>({ data: null, error: null });
-  const [round, setRound] = useState(0);
+/** Of these metrics. What steps told of since the answer is in it; an answer that is older than what was told of while
+ * it was on its way is asked for once more. */
+export function useSeries(run: string, names: string[]): Answer<Metrics> {
+  const { round, more } = useRounds();
   const asked = names.join(",");
+  const answer = useGet<Metrics>(asked ? route(["runs", run, "metrics"], { names: asked }) : null, true, round);
+  const [data, setData] = useState<Metrics | null>(null);
   useEffect(() => {
-    if (!asked) return;
-    const abort = new AbortController();
-    get<Metrics>(route(["runs", run, "metrics"], { names: asked }), abort.signal).then(
-      (data) => setState({ data, error: null }),
-      (error: Error) => abort.signal.aborted || setState({ data: null, error: error.message }),
-    );
-    return () => abort.abort();
-  }, [run, asked, round]);
+    setData(answer.data);
+    if (answer.data && (answer.data.num_lines ?? 0) < toldLines(run)) more();
+  }, [answer.data]);
   useLive(run, {
-    missed: () => setRound((number) => number + 1),
-    step: (step, values) => setState((old) => (old.data ? { ...old, data: merge(old.data, step, values) } : old)),
+    missed: answer.reload,
+    step: (step, values) => setData((old) => old && merge(old, step, values)),
   });
-  return state;
+  return { ...answer, data };
 }

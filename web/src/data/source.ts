@@ -1,5 +1,6 @@
 /** Where data comes from: the server's routes, or, in a report that is one file, what stands inside the page. */
-import { useEffect, useRef, useState } from "preact/hooks";
+import { useEffect, useState } from "preact/hooks";
+import { answered, lost, whenAskedAgain } from "./connection";
 import { filtered } from "./filter";
 import type { EpisodesPage, Model, Run } from "./types";
 
@@ -24,12 +25,27 @@ export function onlyRun(): string | null {
 export const newestModel = (run: Run): Model | undefined =>
   run.models.filter((each) => !each.served_by).at(-1) ?? run.models.at(-1);
 
+/** What a request fails with that got no answer. */
+const NO_ANSWER =
+  "The server does not answer: `ludus watch` has ended, or the connection to its machine is down. Start it again with the same --port, or open the link that it prints.";
+/** Why a stream ended that does not end. */
+export const BROKEN =
+  "The connection to the server broke off, so nothing new is shown. Whatever comes meanwhile is shown once it is back.";
+const OTHER_KEY =
+  "The server does not take this page's key: `ludus watch` was started again. Open the link that it printed; this page goes on then.";
+
 export class ApiError extends Error {
   constructor(
+    /** 0: there was no answer. */
     readonly status: number,
     message: string,
   ) {
     super(message);
+  }
+
+  /** It is no answer to what was asked: the same may be answered later. */
+  get isLost(): boolean {
+    return this.status === 0 || this.status === 401;
   }
 }
 
@@ -41,22 +57,44 @@ export function route(parts: (string | number)[], params: Params = {}): string {
 
 export async function get<T>(address: string, signal?: AbortSignal): Promise<T> {
   if (report) return lookUp(report, address) as T;
-  return (await answer(await fetch(address, { signal, headers: { accept: "application/json" } }))).json();
+  const response = await ask(address, { signal, headers: { accept: "application/json" } });
+  try {
+    return await response.json();
+  } catch (error) {
+    throw signal?.aborted ? error : noAnswer(); // it broke off in the middle
+  }
 }
 
 export async function post(address: string, body: unknown, signal?: AbortSignal): Promise<Response> {
   if (report) throw new ApiError(501, "This is a report in one file: for that, open the run with `ludus watch`.");
   const headers = { "content-type": "application/json" };
-  return answer(await fetch(address, { method: "POST", headers, body: JSON.stringify(body), signal }));
+  return ask(address, { method: "POST", headers, body: JSON.stringify(body), signal });
 }
 
-async function answer(response: Response): Promise<Response> {
-  if (response.ok) return response;
+function noAnswer(message = NO_ANSWER): ApiError {
+  lost(message);
+  return new ApiError(0, message);
+}
+
+/** The server's answer. Throws an ApiError that says what was wrong. */
+export async function ask(address: string, init: RequestInit): Promise<Response> {
+  let response: Response;
+  try {
+    response = await fetch(address, init);
+  } catch (error) {
+    throw init.signal?.aborted ? error : noAnswer();
+  }
+  if (response.ok) {
+    answered();
+    return response;
+  }
   const body = await response.json().catch(() => null);
-  throw new ApiError(
-    response.status,
-    body?.detail ?? body?.error?.message ?? `The server answered ${response.status}.`,
-  );
+  const detail: unknown = body?.detail ?? body?.error?.message;
+  if (typeof detail !== "string")
+    throw noAnswer(`Something between this page and the server answered ${response.status}. ${NO_ANSWER}`);
+  if (response.status === 401) lost(OTHER_KEY);
+  else answered();
+  throw new ApiError(response.status, response.status === 401 ? OTHER_KEY : detail);
 }
 
 function lookUp(data: Record<string, unknown>, address: string): unknown {
@@ -74,30 +112,41 @@ export interface Answer<T> {
   reload: () => void;
 }
 
-/** What a route answers. While another one is asked, the last answer stays, so that nothing jumps. null asks nothing.
- * `again`: a number that changes asks once more. */
+interface Got<T> {
+  data: T | null;
+  error: string | null;
+  status: number;
+  of: string | null;
+}
+
+/** What a route answers. While another one is asked, the last answer stays, so that nothing jumps; while the server
+ * does not answer, it stays too, and is asked again. null asks nothing. `again`: a number that changes asks once more. */
 export function useGet<T>(address: string | null, stays = true, again = 0): Answer<T> {
-  const [state, setState] = useState<{ data: T | null; error: string | null; status: number; of: string | null }>({
-    data: null,
-    error: null,
-    status: 0,
-    of: null,
-  });
+  const [state, setState] = useState<Got<T>>({ data: null, error: null, status: 0, of: null });
   const [round, setRound] = useState(0);
-  const last = useRef(address);
+  const reload = () => setRound((number) => number + 1);
   useEffect(() => {
     if (address === null) return;
-    last.current = address;
     const abort = new AbortController();
+    let takeBack = () => {};
     get<T>(address, abort.signal).then(
       (data) => !abort.signal.aborted && setState({ data, error: null, status: 200, of: address }),
-      (error) => {
+      (error: Error) => {
         if (abort.signal.aborted) return;
-        const status = error instanceof ApiError ? error.status : 0;
-        setState({ data: null, error: status ? error.message : "The server does not answer.", status, of: address });
+        const isLost = error instanceof ApiError && error.isLost;
+        if (isLost) takeBack = whenAskedAgain(reload);
+        setState((old) => ({
+          data: isLost && (stays || old.of === address) ? old.data : null,
+          error: error.message,
+          status: error instanceof ApiError ? error.status : 0,
+          of: address,
+        }));
       },
     );
-    return () => abort.abort();
+    return () => {
+      abort.abort();
+      takeBack();
+    };
   }, [address, round, again]);
   const current = state.of === address;
   return {
@@ -105,6 +154,6 @@ export function useGet<T>(address: string | null, stays = true, again = 0): Answ
     error: current ? state.error : null,
     status: current ? state.status : 0,
     loading: address !== null && !current,
-    reload: () => setRound((number) => number + 1),
+    reload,
   };
 }

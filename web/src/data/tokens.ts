@@ -1,6 +1,7 @@
 /** Tokens of a turn: read page by page, broken into lines, and what a colour says about each. */
 import { useEffect, useRef, useState } from "preact/hooks";
-import { get, route } from "./source";
+import { whenAskedAgain } from "./connection";
+import { ApiError, get, route } from "./source";
 import type { Num, Token, TokensPage } from "./types";
 
 const PAGE = 2000;
@@ -11,6 +12,8 @@ export interface Loaded {
   promptTotal: number;
   isWhole: boolean;
   error: string | null;
+  /** Goes on reading after an error. */
+  retry?: () => void;
 }
 
 const nothing: Loaded = { tokens: [], total: 0, promptTotal: 0, isWhole: false, error: null };
@@ -18,16 +21,22 @@ const nothing: Loaded = { tokens: [], total: 0, promptTotal: 0, isWhole: false, 
 /** All tokens of a turn; the array only grows, and each page that has come gives a new object around it. */
 export function useTokens(run: string, episode: string, turn: string, promptOnly = false): Loaded {
   const [loaded, setLoaded] = useState<Loaded>(nothing);
+  const [attempt, setAttempt] = useState(0);
+  const path = ["runs", run, "episodes", episode, "turns", turn, "tokens"];
+  const own = useRef<{ of: string; tokens: Token[] }>({ of: "", tokens: [] });
+  const of = route(path) + promptOnly;
   useEffect(() => {
+    if (own.current.of !== of) {
+      own.current = { of, tokens: [] };
+      setLoaded(nothing);
+    }
+    const { tokens } = own.current;
     const abort = new AbortController();
-    const tokens: Token[] = [];
+    let takeBack = () => {};
     const read = async () => {
       for (let whole = false; !whole; ) {
-        const address = route(["runs", run, "episodes", episode, "turns", turn, "tokens"], {
-          offset: tokens.length,
-          limit: PAGE,
-        });
-        const page = await get<TokensPage>(address, abort.signal);
+        const page = await get<TokensPage>(route(path, { offset: tokens.length, limit: PAGE }), abort.signal);
+        if (abort.signal.aborted) return;
         const wanted = promptOnly ? page.tokens.filter((token) => token.kind === "prompt") : page.tokens;
         tokens.push(...wanted);
         const total = promptOnly ? page.prompt_total : page.total;
@@ -35,10 +44,17 @@ export function useTokens(run: string, episode: string, turn: string, promptOnly
         setLoaded({ tokens, total, promptTotal: page.prompt_total, isWhole: whole, error: null });
       }
     };
-    setLoaded(nothing);
-    read().catch((error: Error) => abort.signal.aborted || setLoaded((old) => ({ ...old, error: error.message })));
-    return () => abort.abort();
-  }, [run, episode, turn, promptOnly]);
+    read().catch((error: Error) => {
+      if (abort.signal.aborted) return;
+      const retry = () => setAttempt((number) => number + 1);
+      if (error instanceof ApiError && error.isLost) takeBack = whenAskedAgain(retry);
+      setLoaded((old) => ({ ...old, error: error.message, retry }));
+    });
+    return () => {
+      abort.abort();
+      takeBack();
+    };
+  }, [of, attempt]);
   return loaded;
 }
 

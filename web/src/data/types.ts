@@ -24,10 +24,14 @@ export interface Run {
   id: string;
   name: string;
   state: RunState;
+  /** How far it was when it was read, as ids of events say it. */
+  position: string;
   config: unknown;
   summary: unknown;
   metrics: string[];
   steps: number[];
+  /** Steps after which held-out rows were played. */
+  evaluations: number[];
   damage: string[];
   algorithm: { name: string; formula: string[] | null } | null;
   checkpoints: { step: number; whole: boolean }[];
@@ -45,6 +49,8 @@ export interface Table {
 }
 export interface Metrics extends Table {
   evals: Table | null;
+  /** Of the file that it was read from, at least. */
+  num_lines?: number;
 }
 
 export interface Finding {
@@ -79,6 +85,8 @@ export interface EpisodeRow {
   num_forks: Num;
   finished_at: Num;
   agent: string | null;
+  /** Names of the tools that were called, as `agent` with commas between them. */
+  tools: string | null;
   advantage_mean: Num;
   staleness_max: Num;
   first_text: string | null;
@@ -88,6 +96,8 @@ export interface EpisodesPage {
   total: number;
   /** Episodes that filters do not find yet, because the server has not read them. */
   num_unread?: number;
+  /** Episodes of the run that the server knew, whatever was asked for. */
+  num_listed: number;
   histogram: { edges: number[]; counts: number[] };
   outcomes: Record<string, number>;
   agents: string[];
@@ -164,6 +174,8 @@ export interface Episode extends EpisodeRow {
   metrics: Record<string, number> | null;
   metadata: Record<string, unknown> | null;
   siblings: { id: string; reward: Num; outcome: string }[];
+  /** All attempts that have its id, in order. */
+  attempts: { id: string; reward: Num; outcome: string }[];
   turns: Turn[];
   spans: Span[] | null;
 }

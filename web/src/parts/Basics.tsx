@@ -2,6 +2,8 @@
 import type { ComponentChildren } from "preact";
 import { outcomeColour, outcomeSign, variable } from "../colour";
 import { signed, num } from "../format";
+import { keyOf } from "../keys";
+import { retryNow } from "../data/connection";
 import type { Num, RunState } from "../data/types";
 import type { Answer } from "../data/source";
 
@@ -79,17 +81,28 @@ export function Figure(props: {
   );
 }
 
-/** What stands in the place of data that is not there (yet). Nothing, while the first answer is on its way. */
-export function Missing<T>({ of, what = "" }: { of: Answer<T>; what?: string }) {
-  if (of.error)
-    return (
-      <p class="error" role="alert">
-        {of.error}
-      </p>
-    );
-  return of.loading ? (
+/** What was wrong, and a way to try again. */
+export function Failed({ text, onRetry }: { text: string; onRetry: () => void }) {
+  const retry = () => {
+    retryNow();
+    onRetry();
+  };
+  return (
+    <div class="error" role="alert">
+      <p>{text}</p>
+      <button type="button" onClick={retry}>
+        Try again
+      </button>
+    </div>
+  );
+}
+
+/** What stands in the place of data that is not there (yet). */
+export function Missing<T>({ of, what }: { of: Answer<T>; what: string }) {
+  if (of.error && of.data === null) return <Failed text={`Without ${what}: ${of.error}`} onRetry={of.reload} />;
+  return of.loading && of.data === null ? (
     <p class="loading" role="status">
-      Reading{what && " " + what} …
+      Reading {what} …
     </p>
   ) : null;
 }
@@ -114,7 +127,7 @@ export function Choice<T extends string>(props: {
           tabIndex={value === props.value ? 0 : -1}
           onClick={() => props.onChange(value)}
           onKeyDown={(event) => {
-            const by = { ArrowRight: 1, ArrowDown: 1, ArrowLeft: -1, ArrowUp: -1 }[event.key];
+            const by = { ArrowRight: 1, ArrowDown: 1, ArrowLeft: -1, ArrowUp: -1 }[keyOf(event) ?? ""];
             if (!by) return;
             event.preventDefault();
             event.stopPropagation();

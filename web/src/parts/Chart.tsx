@@ -1,7 +1,8 @@
 /** Curves over steps: several runs in one picture, smoothed over the raw values, evaluations as points. */
-import { useEffect, useMemo, useRef } from "preact/hooks";
+import { useEffect, useMemo, useRef, useState } from "preact/hooks";
 import uPlot from "uplot";
 import { num } from "../format";
+import { keyOf } from "../keys";
 import { colour, onTheme } from "../theme";
 import type { Num } from "../data/types";
 
@@ -187,13 +188,45 @@ export function Chart(props: {
   }, [curves, smoothing]);
 
   const text = useMemo(() => describe(title, curves), [title, curves]);
+  const steps = useMemo(() => [...new Set(curves.flatMap((curve) => curve.steps))].sort((a, b) => a - b), [curves]);
+  const [place, setPlace] = useState<number | null>(null); // among the steps, where the arrow keys have come to
+  const at = Math.min(place ?? steps.length - 1, steps.length - 1);
+  const move = (to: number) => {
+    const next = Math.max(0, Math.min(steps.length - 1, to));
+    setPlace(next);
+    plot.current?.setCursor({ left: plot.current.valToPos(steps[next]!, "x"), top: 0 });
+  };
+  const moves: Record<string, () => void> = {
+    ArrowRight: () => move(at + 1),
+    ArrowLeft: () => move(place === null ? at : at - 1),
+    Home: () => move(0),
+    End: () => move(steps.length - 1),
+    Enter: () => props.onStep?.(steps[at]!),
+  };
+  const said = curves.map((curve) => `${curve.label} ${num(curve.values[curve.steps.indexOf(steps[at] ?? -1)])}`);
   return (
     <figure class="chart">
       <figcaption>
         <span class="name">{title}</span>
         <div class="readout" ref={legend} aria-hidden="true" />
       </figcaption>
-      <div ref={box} role="img" aria-label={text} class={props.onStep ? "clickable" : ""} />
+      <div
+        ref={box}
+        role="slider"
+        tabIndex={0}
+        aria-label={`${text} Arrow keys go from step to step${props.onStep ? ", Enter opens one" : ""}.`}
+        aria-valuemin={steps[0] ?? 0}
+        aria-valuemax={steps.at(-1) ?? 0}
+        aria-valuenow={steps[at] ?? 0}
+        aria-valuetext={steps.length ? `step ${steps[at]}: ${said.join(", ")}` : "no values yet"}
+        class={props.onStep ? "clickable" : ""}
+        onKeyDown={(event) => {
+          const act = steps.length ? moves[keyOf(event) ?? ""] : undefined;
+          if (!act) return;
+          event.preventDefault();
+          act();
+        }}
+      />
     </figure>
   );
 }

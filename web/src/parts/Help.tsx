@@ -1,5 +1,5 @@
 import { useEffect, useRef } from "preact/hooks";
-import { current } from "../keys";
+import { current, keyOf } from "../keys";
 
 /** The keys that hold where the reader is. */
 export function Help({ onClose }: { onClose: () => void }) {
@@ -12,7 +12,7 @@ export function Help({ onClose }: { onClose: () => void }) {
       class="help"
       aria-labelledby="help"
       onClose={onClose}
-      onKeyDown={(event) => event.key === "?" && box.current!.close()}
+      onKeyDown={(event) => keyOf(event) === "?" && box.current!.close()}
       onClick={(event) => event.target === box.current && box.current!.close()}
     >
       <h2 id="help">Keys</h2>

@@ -1,11 +1,13 @@
 /** A histogram that filters: draw over it with the pointer, or move its two handles with the arrow keys. */
 import { useRef, useState } from "preact/hooks";
 import { count, num } from "../format";
+import { keyOf } from "../keys";
 
 export function Histogram(props: {
   label: string;
   edges: number[];
   counts: number[];
+  /** From the first of them on, and below the second. */
   range: [number | null, number | null];
   onRange: (range: [number | null, number | null]) => void;
 }) {
@@ -13,7 +15,12 @@ export function Histogram(props: {
   const box = useRef<SVGSVGElement>(null);
   const [drawn, setDrawn] = useState<[number, number] | null>(null); // bins while the pointer is down
   const bins = counts.length;
-  if (!bins) return <p class="empty">No rewards yet.</p>;
+  if (!bins)
+    return (
+      <p class="empty">
+        No episode has a reward yet. It comes when an episode ends; one that fails has none, and says why in the list.
+      </p>
+    );
   const most = Math.max(...counts, 1);
   const first =
     props.range[0] === null
@@ -32,7 +39,7 @@ export function Histogram(props: {
     return Math.min(bins - 1, Math.max(0, Math.floor((bins * (event.clientX - area.left)) / area.width)));
   };
   const choose = (a: number, b: number) =>
-    props.onRange(a <= 0 && b >= bins - 1 ? [null, null] : [edges[a]!, edges[b + 1]!]);
+    props.onRange([a <= 0 ? null : edges[a]!, b >= bins - 1 ? null : edges[b + 1]!]);
   const handle = (which: 0 | 1) => {
     const at = which ? to : from;
     const value = edges[which ? at + 1 : at]!;
@@ -41,15 +48,16 @@ export function Histogram(props: {
         role="slider"
         tabIndex={0}
         class="handle"
-        aria-label={`${which ? "most" : "least"} ${props.label}`}
+        aria-label={`${which ? `${props.label} below` : `least ${props.label}`}`}
         aria-valuemin={edges[0]}
         aria-valuemax={edges[bins]}
         aria-valuenow={value}
         aria-valuetext={num(value)}
         style={{ left: `${(100 * (at + which)) / bins}%` }}
         onKeyDown={(event) => {
-          const by = { ArrowRight: 1, ArrowUp: 1, ArrowLeft: -1, ArrowDown: -1 }[event.key];
-          if (event.key === "Escape") props.onRange([null, null]);
+          const key = keyOf(event) ?? "";
+          const by = { ArrowRight: 1, ArrowUp: 1, ArrowLeft: -1, ArrowDown: -1 }[key];
+          if (key === "Escape") props.onRange([null, null]);
           if (!by) return;
           event.preventDefault();
           event.stopPropagation();
@@ -59,6 +67,15 @@ export function Histogram(props: {
       />
     );
   };
+
+  const [low, high] = [num(edges[from]), num(edges[to + 1])];
+  const chosen = isAll
+    ? `all ${props.label}s`
+    : to === bins - 1
+      ? `${low} and more`
+      : from === 0
+        ? `below ${high}`
+        : `${low} to below ${high}`;
 
   return (
     <div class="histogram">
@@ -88,7 +105,7 @@ export function Histogram(props: {
             height={number && Math.max(2, (98 * number) / most)}
             class={bin >= from && bin <= to ? "in" : "out"}
           >
-            <title>{`${num(edges[bin])} to ${num(edges[bin + 1])}: ${count(number)}`}</title>
+            <title>{`${num(edges[bin])} to ${bin < bins - 1 ? "below " : ""}${num(edges[bin + 1])}: ${count(number)}`}</title>
           </rect>
         ))}
         <rect class="catch" x="0" y="0" width={bins * 10} height="100" />
@@ -97,7 +114,7 @@ export function Histogram(props: {
       {handle(1)}
       <div class="ends">
         <span>{num(edges[0])}</span>
-        <span class="chosen">{isAll ? `all ${props.label}s` : `${num(edges[from])} to ${num(edges[to + 1])}`}</span>
+        <span class="chosen">{chosen}</span>
         <span>{num(edges[bins])}</span>
       </div>
     </div>

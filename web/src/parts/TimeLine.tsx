@@ -1,4 +1,5 @@
 /** What happened when: a lane for each agent, model calls and tools as bars of their length. */
+import { Empty } from "./Basics";
 import { seconds } from "../format";
 import type { Episode, Span, Turn } from "../data/types";
 
@@ -54,8 +55,13 @@ export function TimeLine({
   onTurn: (turn: Turn) => void;
 }) {
   const spans = episode.spans ?? [];
-  if (!spans.length) return <p class="empty">No times were recorded for this episode.</p>;
-  const whole = Math.max(...spans.map((span) => span.end_s), 1e-6);
+  if (!spans.length)
+    return (
+      <Empty>
+        No times are in this episode's record: it was written by another program, or ended before the model was called.
+      </Empty>
+    );
+  const whole = spans.reduce((most, span) => Math.max(most, span.end_s), 1e-6);
   const sums = Object.entries(kinds)
     .map(([kind, [name, colour]]) => ({
       kind,

@@ -5,6 +5,7 @@ import { TokenStrip } from "./TokenStrip";
 import { shown, useLines, type Loaded, type Scale } from "../data/tokens";
 import type { Token } from "../data/types";
 import { count, exact } from "../format";
+import { keyOf } from "../keys";
 
 const LINE = 22;
 const MARGIN = 12;
@@ -166,8 +167,8 @@ export function TokenText(props: {
           if (at !== undefined) select(Number(at));
         }}
         onKeyDown={(event) => {
-          const move = moves[event.key];
-          if (!move || event.ctrlKey || event.metaKey || event.altKey) return;
+          const move = moves[keyOf(event) ?? ""];
+          if (!move) return;
           event.preventDefault();
           move();
         }}

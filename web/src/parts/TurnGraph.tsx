@@ -2,7 +2,8 @@
 import { useRef } from "preact/hooks";
 import { graph } from "../data/turns";
 import type { Episode, Turn } from "../data/types";
-import { count, signed } from "../format";
+import { count, reasonText, signed } from "../format";
+import { keyOf } from "../keys";
 
 const ROW = 30;
 const LANE = 14;
@@ -55,7 +56,7 @@ export function TurnGraph({
       onKeyDown={(event) => {
         const by = (
           { ArrowDown: 1, j: 1, ArrowUp: -1, k: -1, Home: -rows.length, End: rows.length } as Record<string, number>
-        )[event.key];
+        )[keyOf(event) ?? ""];
         if (!by) return;
         event.preventDefault();
         move(at + by);
@@ -98,13 +99,13 @@ export function TurnGraph({
             {row.turn.fork && <span class="unseen">, fork:</span>}
             {row.turn.fork && (
               <em class="fork" title={row.turn.fork.detail ?? undefined}>
-                {row.turn.fork.reason.replaceAll("_", " ")}
+                {reasonText(row.turn.fork.reason)}
               </em>
             )}
             {row.turn.mask ? (
               <em class="mask" title="masked">
                 <span class="unseen">, masked: </span>
-                {row.turn.mask.replaceAll("_", " ")}
+                {reasonText(row.turn.mask)}
               </em>
             ) : (
               <span class="num adv" title="advantage">

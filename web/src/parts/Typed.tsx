@@ -31,11 +31,18 @@ export function Typed(
     setText((asked.current = value));
   }, [value]);
   // who leaves the field has typed all of it: nothing is asked for after what he does next, such as to clear it
+  // Preact takes names of events that elements have no property for as they are
+  const composed = { oncompositionend: ({ target }: Event) => type((target as HTMLInputElement).value) };
   return (
     <input
       {...rest}
+      {...composed}
       value={text}
-      onInput={(event) => type(event.currentTarget.value)}
+      onInput={(event) => {
+        // an input method writes drafts of a word until one of them is chosen
+        if (event.isComposing) setText(event.currentTarget.value);
+        else type(event.currentTarget.value);
+      }}
       onBlur={(event) => ask(event.currentTarget.value)}
     />
   );

@@ -1,7 +1,25 @@
 /** A list of which only what is seen is in the page: 10^5 rows cost what 50 cost. Arrow keys, j and k walk through it. */
 import type { ComponentChildren } from "preact";
 import { useEffect, useLayoutEffect, useRef, useState } from "preact/hooks";
-import { useKeys } from "../keys";
+import { count as amount } from "../format";
+import { keyOf, useKeys } from "../keys";
+
+const MOST_PRINTED = 200; // rows on paper, four pages
+
+/** Whether the page is being put on paper, where nothing scrolls. */
+function usePrinting(): boolean {
+  const [is, setIs] = useState(false);
+  useEffect(() => {
+    const [begin, end] = [() => setIs(true), () => setIs(false)];
+    addEventListener("beforeprint", begin);
+    addEventListener("afterprint", end);
+    return () => {
+      removeEventListener("beforeprint", begin);
+      removeEventListener("afterprint", end);
+    };
+  }, []);
+  return is;
+}
 
 export function VirtualList(props: {
   label: string;
@@ -29,8 +47,9 @@ export function VirtualList(props: {
     return () => watch.disconnect();
   }, []);
 
-  const first = Math.max(0, Math.floor(top / rowHeight) - 8);
-  const last = Math.min(count - 1, Math.ceil((top + height) / rowHeight) + 8);
+  const isPrinted = usePrinting();
+  const first = isPrinted ? 0 : Math.max(0, Math.floor(top / rowHeight) - 8);
+  const last = Math.min(count - 1, isPrinted ? MOST_PRINTED - 1 : Math.ceil((top + height) / rowHeight) + 8);
   useEffect(() => props.onRange?.(first, last), [first, last, count]);
 
   const focusOn = (index: number) => {
@@ -90,15 +109,24 @@ export function VirtualList(props: {
       onScroll={(event) => setTop(event.currentTarget.scrollTop)}
       tabIndex={-1}
       onKeyDown={(event) => {
-        const by = steps[event.key];
-        if (by === undefined || event.ctrlKey || event.metaKey || event.altKey || !count) return;
+        const by = steps[keyOf(event) ?? ""];
+        if (by === undefined || !count) return;
         event.preventDefault();
         move(isFocused() ? current + by : current);
       }}
     >
-      <div role="list" aria-label={props.label} style={{ height: `${count * rowHeight}px` }}>
+      <div
+        role="list"
+        aria-label={props.label}
+        style={{ height: `${(isPrinted ? Math.min(count, MOST_PRINTED) : count) * rowHeight}px` }}
+      >
         {rows}
       </div>
+      {isPrinted && count > MOST_PRINTED && (
+        <p class="faint">
+          The first {MOST_PRINTED} of {amount(count)} rows.
+        </p>
+      )}
     </div>
   );
 }

@@ -5,13 +5,20 @@ import { Empty, Missing, Panel } from "../parts/Basics";
 import { newestModel, post, route, useGet } from "../data/source";
 import type { Branch, Episode, Message, Run } from "../data/types";
 import { plural } from "../format";
-import { go, links, type Query } from "../router";
+import { go, links, setQuery, type Query } from "../router";
 
 export function BranchForm({ run, query }: { run: Run; query: Query }) {
   const { episode: id, turn: turnId } = query;
   const answer = useGet<Episode>(id ? route(["runs", run.id, "episodes", id]) : null, false);
-  if (!id) return <Empty>Open an episode and choose the turn to go back to.</Empty>;
-  const turn = answer.data?.turns.find((each) => each.id === turnId) ?? answer.data?.turns[0];
+  if (!id)
+    return (
+      <Empty>
+        Here one goes back to a turn, and this link names no episode. Open{" "}
+        <a href={links.episodes(run.id)}>an episode</a>, choose a turn, and press b.
+      </Empty>
+    );
+  const turns = answer.data?.turns ?? [];
+  const turn = turnId ? turns.find((each) => each.id === turnId) : turns[0];
   return (
     <>
       <div class="title">
@@ -21,12 +28,23 @@ export function BranchForm({ run, query }: { run: Run; query: Query }) {
         </a>
       </div>
       <Missing of={answer} what="the episode" />
-      {answer.data && turn && <Form run={run} episode={answer.data} turn={turn.id} />}
+      {answer.data && !turn && (
+        <Empty>
+          The episode has no {turnId ? `turn ${turnId}` : "turn"} to go back to; it may have been played again.{" "}
+          <a href={links.episode(run.id, id)}>The episode</a> shows those that it has.
+        </Empty>
+      )}
+      {answer.data && turn && !run.models.length && (
+        <Empty>No model can answer here. {run.models_note ?? "Open the run with `ludus watch`."}</Empty>
+      )}
+      {answer.data && turn && run.models.length > 0 && (
+        <Form run={run} episode={answer.data} turn={turn.id} query={query} />
+      )}
     </>
   );
 }
 
-function Form({ run, episode, turn: turnId }: { run: Run; episode: Episode; turn: string }) {
+function Form({ run, episode, turn: turnId, query }: { run: Run; episode: Episode; turn: string; query: Query }) {
   const turn = episode.turns.find((each) => each.id === turnId)!;
   // What the model saw before it answered in this turn; the index counts these messages from the first.
   const told = useGet<{ messages: Message[] }>(
@@ -35,8 +53,8 @@ function Form({ run, episode, turn: turnId }: { run: Run; episode: Episode; turn
   const before = told.data?.messages ?? [];
   const [edited, setEdited] = useState<number | null>(null);
   const [text, setText] = useState("");
-  const [number, setNumber] = useState(4);
-  const [model, setModel] = useState(newestModel(run)?.name ?? "final");
+  const number = Number(query.n ?? 4);
+  const model = run.models.some((each) => each.name === query.model) ? query.model! : newestModel(run)!.name;
   const [error, setError] = useState<string | null>(null);
   const [isSent, setSent] = useState(false);
   const edit = (at: number | null) => {
@@ -66,7 +84,7 @@ function Form({ run, episode, turn: turnId }: { run: Run; episode: Episode; turn
   return (
     <form class="two branch-form" onSubmit={send}>
       <Panel title="What the model is told" side="choose a message to change it">
-        <Missing of={told} what="the messages" />
+        <Missing of={told} what="the messages before this turn" />
         <ol class="editable">
           {before.map((message, at) => (
             <li key={at} class={"said " + message.role + (at === edited ? " now" : "")}>
@@ -103,7 +121,7 @@ function Form({ run, episode, turn: turnId }: { run: Run; episode: Episode; turn
           <div class="form">
             <label>
               With
-              <select value={model} onChange={(event) => setModel(event.currentTarget.value)}>
+              <select value={model} onChange={(event) => setQuery({ model: event.currentTarget.value })}>
                 {run.models.map((each) => (
                   <option key={each.name} value={each.name}>
                     {each.label}
@@ -117,8 +135,8 @@ function Form({ run, episode, turn: turnId }: { run: Run; episode: Episode; turn
                 type="number"
                 min="1"
                 max="64"
-                value={number}
-                onInput={(event) => setNumber(Number(event.currentTarget.value))}
+                value={query.n ?? 4}
+                onInput={(event) => setQuery({ n: event.currentTarget.value })}
               />
             </label>
             <button type="submit" class="main" disabled={isSent}>
@@ -147,6 +165,7 @@ function Form({ run, episode, turn: turnId }: { run: Run; episode: Episode; turn
 function Tried({ run, episode, turn }: { run: Run; episode: string; turn: string }) {
   const answer = useGet<{ branches: Branch[] }>(route(["runs", run.id, "branches"]));
   const from = (answer.data?.branches ?? []).filter((each) => each.from.episode === episode && each.from.turn === turn);
+  if (answer.error) return <Missing of={answer} what="the earlier branches of this turn" />;
   if (!from.length) return null;
   return (
     <Panel title="Tried from here">

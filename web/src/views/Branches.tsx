@@ -21,7 +21,10 @@ export function Branches({ run, branch }: { run: Run; branch: string }) {
       </div>
       <Missing of={answer} what="branches" />
       {answer.data && !branches.length && (
-        <Empty>Nothing was tried yet. In an episode, “go back and try” begins a branch at any turn.</Empty>
+        <Empty>
+          Nothing was tried yet. Open <a href={links.episodes(run.id)}>an episode</a>, choose a turn, and “go back and
+          try” (b): change a message or none, and models answer again.
+        </Empty>
       )}
       {branches.length > 0 && (
         <div class="scroll" tabIndex={0} role="region" aria-label="Branches">
@@ -83,6 +86,7 @@ function One({ run, id }: { run: Run; id: string }) {
         {from && run.can_sample && <a href={links.branch(run.id, from.episode, from.turn)}>try again</a>}
       </div>
       <Missing of={answer} what="the branch" />
+      {all.error && <Missing of={all} what="the other branches of the turn" />}
       {branch && (
         <div class="sides">
           <AtFirst run={run} branch={branch} />
@@ -105,7 +109,7 @@ function AtFirst({ run, branch }: { run: Run; branch: Branch }) {
       side={<a href={links.episode(run.id, episode, "tokens", { turn: turnId })}>tokens</a>}
       label="What was answered at first"
     >
-      {answer.error && <p class="faint">{answer.error}</p>}
+      <Missing of={answer} what="what was answered at first" />
       {turn && (
         <div class="first">
           <span class="faint num">reward {num(answer.data!.reward)}</span>
@@ -131,7 +135,7 @@ function Column({ run, id, isThis }: { run: Run; id: string; isThis: boolean }) 
     const timer = setTimeout(answer.reload, POLL_MS);
     return () => clearTimeout(timer);
   }, [branch]);
-  if (!branch) return <Missing of={answer} what="a branch" />;
+  if (!branch) return <Missing of={answer} what={`branch ${id}`} />;
   return (
     <Panel
       title={modelOf(run, branch)}
@@ -200,7 +204,11 @@ function Answered(props: { run: Run; branch: Branch; at: number; sample: Sample;
             <span class="unseen"> answer {at + 1}</span>
           </button>
         )}
-        {error && <p class="error">{error}</p>}
+        {error && (
+          <p class="error" role="alert">
+            The choice was not kept: {error}
+          </p>
+        )}
       </div>
       {isOpen && sample.tokens ? (
         <SampleTokens tokens={sample.tokens} />

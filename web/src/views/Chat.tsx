@@ -1,10 +1,12 @@
 /** Talk to the model of a checkpoint, or to two side by side. */
-import { useRef, useState } from "preact/hooks";
+import { useEffect, useRef, useState } from "preact/hooks";
 import { SampleTokens } from "./Branches";
 import { Empty } from "../parts/Basics";
 import { newestModel, post, route } from "../data/source";
 import { events } from "../data/stream";
 import type { Run, Token } from "../data/types";
+import { keyOf } from "../keys";
+import { setQuery, type Query } from "../router";
 
 const MOST_MODELS = 2;
 
@@ -35,10 +37,14 @@ function extended(talks: Talks, model: string, { delta, text, tokens }: Delta): 
 /** By which the server knows that an answer goes on with what was said. */
 const newChat = () => crypto.getRandomValues(new Uint32Array(2)).join("-");
 
-export function Chat({ run }: { run: Run }) {
-  const [models, setModels] = useState<string[]>(run.models.length ? [newestModel(run)!.name] : []);
-  const [talks, setTalks] = useState<Talks>({});
-  const [chat, setChat] = useState(newChat);
+/** What was said with the models of each run: who looks at another view finds it again. */
+const kept = new Map<string, { talks: Talks; chat: string }>();
+
+export function Chat({ run, query }: { run: Run; query: Query }) {
+  const known = (query.models ?? "").split(",").filter((name) => run.models.some((each) => each.name === name));
+  const models = known.length ? known.slice(-MOST_MODELS) : run.models.length ? [newestModel(run)!.name] : [];
+  const [talks, setTalks] = useState<Talks>(kept.get(run.id)?.talks ?? {});
+  const [chat, setChat] = useState(kept.get(run.id)?.chat ?? newChat);
   const [text, setText] = useState("");
   const [most, setMost] = useState(256);
   const [temperature, setTemperature] = useState("");
@@ -46,8 +52,12 @@ export function Chat({ run }: { run: Run }) {
   const [abort, setAbort] = useState<AbortController | null>(null);
   const field = useRef<HTMLTextAreaElement>(null);
   const label = (name: string) => run.models.find((each) => each.name === name)?.label ?? name;
-  const toggle = (name: string) =>
-    setModels((all) => (all.includes(name) ? all.filter((each) => each !== name) : [...all, name].slice(-MOST_MODELS)));
+  const toggle = (name: string) => {
+    const chosen = models.includes(name) ? models.filter((each) => each !== name) : [...models, name];
+    setQuery({ models: chosen.slice(-MOST_MODELS).join(",") });
+  };
+  kept.set(run.id, { talks, chat });
+  useEffect(() => () => abort?.abort(), [abort]); // who leaves waits for no answer
 
   const send = async () => {
     if (!text.trim() || !models.length || abort) return;
@@ -72,19 +82,28 @@ export function Chat({ run }: { run: Run }) {
         },
         control.signal,
       );
+      let isDone = false;
       for await (const event of events(response)) {
-        const delta = event as Delta;
+        const delta = event.data as Delta;
         if (delta.detail) throw new Error(delta.detail);
+        isDone ||= !!delta.done;
         setTalks((old) => extended(old, name, delta));
       }
+      if (!isDone) throw new Error("the connection broke off in the middle of the answer");
     };
     const failed = (await Promise.allSettled(models.map(talk))).find((each) => each.status === "rejected");
-    if (failed && !control.signal.aborted) setError((failed.reason as Error).message);
+    if (failed && !control.signal.aborted)
+      setError(
+        `Not all was answered: ${(failed.reason as Error).message}. What was said stands; say it again to go on.`,
+      );
     setAbort(null);
     field.current?.focus();
   };
 
-  if (!run.models.length) return <Empty>No model of this run is here to talk to.</Empty>;
+  if (!run.models.length)
+    return (
+      <Empty>No model is here to talk to: the run's config names none, and no step was saved. {run.models_note}</Empty>
+    );
   return (
     <div class="chat">
       <div class="title">
@@ -117,7 +136,7 @@ export function Chat({ run }: { run: Run }) {
             {(talks[name] ?? []).map((said, at) => (
               <Saying key={at} said={said} />
             ))}
-            {!talks[name] && <p class="faint">Says nothing yet.</p>}
+            {!talks[name] && <p class="faint">Says nothing yet. Write to it below.</p>}
             {abort && talks[name]?.at(-1)?.role === "user" && (
               <p class="faint" role="status">
                 Thinking; a model that was not asked before is loaded first …
@@ -146,7 +165,7 @@ export function Chat({ run }: { run: Run }) {
           value={text}
           onInput={(event) => setText(event.currentTarget.value)}
           onKeyDown={(event) => {
-            if (event.key !== "Enter" || event.shiftKey || event.isComposing) return;
+            if (keyOf(event) !== "Enter" || event.shiftKey) return;
             event.preventDefault();
             void send();
           }}

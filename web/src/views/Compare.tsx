@@ -9,12 +9,12 @@ import { num, plural, signed } from "../format";
 import { useKeys } from "../keys";
 import { links, setQuery, type Query } from "../router";
 
+const FEW_ROWS = 10;
 type Side = "a" | "b";
 
 function Chooser({ side, query, runs }: { side: Side; query: Query; runs: RunRow[] }) {
   const id = query[side];
-  const run = useGet<Run>(id ? route(["runs", id]) : null).data;
-  const evaluated = run?.checkpoints ?? [];
+  const evaluated = useGet<Run>(id ? route(["runs", id]) : null, false).data?.evaluations ?? [];
   return (
     <fieldset class={"chooser " + side}>
       <legend>{side.toUpperCase()}</legend>
@@ -40,9 +40,10 @@ function Chooser({ side, query, runs }: { side: Side; query: Query; runs: RunRow
         onText={(text) => setQuery({ ["step_" + side]: text })}
       />
       <datalist id={`steps-${side}`}>
-        <option value="0">before training</option>
-        {evaluated.map((each) => (
-          <option key={each.step} value={each.step} />
+        {evaluated.map((step) => (
+          <option key={step} value={step}>
+            {step === 0 ? "before training" : "evaluated"}
+          </option>
         ))}
       </datalist>
     </fieldset>
@@ -53,8 +54,10 @@ const nameOf = (run: ComparedRun, fallback: string) =>
   `${run.name ?? run.id ?? fallback}${run.step === null || run.step === undefined ? "" : `, step ${run.step}`}`;
 
 export function Compare({ query }: { query: Query }) {
-  const runs = useGet<{ runs: RunRow[] }>(route(["runs"])).data?.runs ?? [];
+  const list = useGet<{ runs: RunRow[] }>(route(["runs"]));
+  const runs = list.data?.runs ?? [];
   const { a, b, step_a, step_b } = query;
+  const isSame = a === b && (step_a ?? "") === (step_b ?? "");
   const answer = useGet<Comparison>(a && b ? route(["compare"], { a, b, step_a, step_b }) : null, false);
   const swap = () => setQuery({ a: b, b: a, step_a: step_b, step_b: step_a });
   useKeys([{ key: "w", does: "swap the two", run: swap }]);
@@ -71,16 +74,27 @@ export function Compare({ query }: { query: Query }) {
         </button>
         <Chooser side="b" query={query} runs={runs} />
       </div>
-      {!(a && b) && <Empty>Choose two runs, or one run twice with two steps.</Empty>}
-      <Missing of={answer} what="both" />
+      <Missing of={list} what="the list of runs" />
+      {!(a && b) && (
+        <Empty>
+          Choose two runs, or one run twice with two of its steps: 0 is the base model, and without a step it is the
+          last one.
+        </Empty>
+      )}
+      {a && b && isSame && (
+        <p class="notice">
+          A and B are the same. Choose another run or step on one side, such as step 0, the base model.
+        </p>
+      )}
+      <Missing of={answer} what="the comparison" />
       {found && (
         <>
           {found.paired ? (
             <Paired paired={found.paired} a={nameOf(found.a, a!)} b={nameOf(found.b, b!)} />
           ) : (
-            <p class="notice">{found.why_not ?? "There are no evaluations on the same rows to compare."}</p>
+            <p class="notice">{found.why_not}</p>
           )}
-          <Metrics found={found} a={nameOf(found.a, a!)} b={nameOf(found.b, b!)} />
+          <Metrics found={found} a={nameOf(found.a, a!)} b={nameOf(found.b, b!)} words={query.name ?? ""} />
         </>
       )}
     </>
@@ -93,13 +107,14 @@ function Paired({ paired, a, b }: { paired: NonNullable<Comparison["paired"]>; a
   const reach = Math.max(Math.abs(low), Math.abs(high), 1e-9) * 1.25;
   const x = (value: number) => 50 + (50 * value) / reach;
   const verdict = isClear ? `${paired.difference > 0 ? b : a} is better` : "no clear difference";
+  const caveat = paired.rows < FEW_ROWS ? `of ${paired.rows} rows only: with so few, intervals are rough` : undefined;
   return (
     <Panel title="On the same held-out rows" side={plural(paired.rows, "row")} class="paired">
       <dl class="figures small">
         <Figure label={`A: ${a}`} value={num(paired.mean_a)} />
         <Figure label={`B: ${b}`} value={num(paired.mean_b)} />
         <Figure label="B − A" value={signed(paired.difference)} note={`95 %: ${signed(low)} to ${signed(high)}`} />
-        <Figure label="Verdict" value={verdict} />
+        <Figure label="Verdict" value={verdict} note={caveat} />
       </dl>
       <svg
         class="interval"
@@ -132,8 +147,8 @@ function Paired({ paired, a, b }: { paired: NonNullable<Comparison["paired"]>; a
 function Tasks({ tasks }: { tasks: { task_id: string; a: number; b: number }[] }) {
   const [current, setCurrent] = useState(0);
   const sorted = [...tasks].sort((one, two) => two.b - two.a - (one.b - one.a));
-  const all = tasks.flatMap((task) => [task.a, task.b]);
-  const [least, most] = [Math.min(0, ...all), Math.max(1, ...all)];
+  const least = tasks.reduce((found, { a, b }) => Math.min(found, a, b), 0);
+  const most = tasks.reduce((found, { a, b }) => Math.max(found, a, b), 1);
   const x = (value: number) => `${3 + (94 * (value - least)) / (most - least)}%`;
   if (!tasks.length) return null;
   return (
@@ -182,20 +197,19 @@ function Tasks({ tasks }: { tasks: { task_id: string; a: number; b: number }[] }
   );
 }
 
-function Metrics({ found, a, b }: { found: Comparison; a: string; b: string }) {
-  const [words, setWords] = useState("");
-  const shown = found.metrics.filter((row) => row.name.includes(words));
+function Metrics({ found, a, b, words }: { found: Comparison; a: string; b: string; words: string }) {
+  const shown = found.metrics.filter((row) => row.name.toLowerCase().includes(words.trim().toLowerCase()));
   return (
     <Panel
       title="All numbers"
       label="Metrics of both"
       side={
-        <input
+        <Typed
           type="search"
           placeholder="Name"
           aria-label="Search numbers"
           value={words}
-          onInput={(event) => setWords(event.currentTarget.value)}
+          onText={(name) => setQuery({ name })}
         />
       }
     >
@@ -225,6 +239,13 @@ function Metrics({ found, a, b }: { found: Comparison; a: string; b: string }) {
           </tbody>
         </table>
       </div>
+      {!shown.length && (
+        <Empty>
+          {words
+            ? `No metric of the two has “${words}” in its name; names are those of metrics.jsonl, such as rollout/reward.`
+            : "Neither has metrics at this step. A step's metrics come when it has been trained."}
+        </Empty>
+      )}
       <p class="faint">
         {found.a.id && <a href={links.run(found.a.id)}>{a}</a>}{" "}
         {found.b.id && found.b.id !== found.a.id && <a href={links.run(found.b.id)}>{b}</a>}

@@ -1,12 +1,13 @@
 /** The charts of the overview: which metrics, how smooth, and which other runs beside this one. */
-import { useEffect, useMemo, useState } from "preact/hooks";
+import { useEffect, useMemo, useRef, useState } from "preact/hooks";
+import { Missing } from "../parts/Basics";
 import { Chart, type Curve } from "../parts/Chart";
 import { series as palette } from "../colour";
 import { evaluationOf, useSeries } from "../data/series";
 import { get, isReport, route, useGet } from "../data/source";
 import type { Metrics, Run, RunRow } from "../data/types";
 import { useKeys } from "../keys";
-import { go, links, setQuery, type Query } from "../router";
+import { go, links, parse, setQuery, type Query } from "../router";
 
 const preferred = [
   "rollout/reward",
@@ -23,21 +24,29 @@ const preferred = [
 ];
 const DEFAULT_CHARTS = 9;
 const DEFAULT_SMOOTHING = 0.6;
+const OTHERS_MS = 15_000; // between two looks at runs beside this one, which may be training too
 
 const list = (text: string | undefined) => (text ? text.split(",").filter(Boolean) : []);
 
-function useOthers(ids: string[], names: string[]): Record<string, Metrics> {
-  const [all, setAll] = useState<Record<string, Metrics>>({});
+/** The metrics of other runs, by id; a sentence for one that cannot be read. */
+function useOthers(ids: string[], names: string[]): Record<string, Metrics | string> {
+  const [all, setAll] = useState<Record<string, Metrics | string>>({});
+  const [round, setRound] = useState(0);
   const asked = names.join(",");
   useEffect(() => {
     const abort = new AbortController();
+    const keep = (id: string) => (data: Metrics | string) =>
+      setAll((old) => (abort.signal.aborted ? old : { ...old, [id]: data }));
     for (const id of ids)
-      get<Metrics>(route(["runs", id, "metrics"], { names: asked }), abort.signal).then(
-        (data) => setAll((old) => ({ ...old, [id]: data })),
-        () => undefined, // a run that cannot be read has no curve; its own page says why
+      get<Metrics>(route(["runs", id, "metrics"], { names: asked }), abort.signal).then(keep(id), (error: Error) =>
+        keep(id)(error.message),
       );
-    return () => abort.abort();
-  }, [ids.join(","), asked]);
+    const timer = setTimeout(() => setRound((number) => number + 1), ids.length ? OTHERS_MS : 2 ** 31 - 1);
+    return () => {
+      clearTimeout(timer);
+      abort.abort();
+    };
+  }, [ids.join(","), asked, round]);
   return all;
 }
 
@@ -84,21 +93,36 @@ export function Curves({ run, query }: { run: Run; query: Query }) {
   }, [metrics.join(","), run]);
   const own = useSeries(run.id, names);
   const beside = useOthers(others, names);
-  const runs = useGet<{ runs: RunRow[] }>(isReport ? null : route(["runs"])).data?.runs ?? [];
+  const listed = useGet<{ runs: RunRow[] }>(isReport ? null : route(["runs"]));
+  const runs = listed.data?.runs ?? [];
   const nameOf = (id: string) => runs.find((each) => each.id === id)?.name ?? id;
+  const section = useRef<HTMLElement>(null);
+  useEffect(() => {
+    // who follows a link to curves from above them is taken there; who chooses here has them before him
+    const see = () => parse(location.hash).query.m && section.current?.scrollIntoView();
+    addEventListener("hashchange", see);
+    return () => removeEventListener("hashchange", see);
+  }, []);
   useKeys([{ key: "m", does: "add a metric", run: () => document.getElementById("metric")?.focus() }]);
 
   const sources = useMemo(
     () => [
       { label: run.name, colour: palette[0]!, data: own.data },
-      ...others.map((id, at) => ({ label: nameOf(id), colour: palette[(at + 2) % palette.length]!, data: beside[id] })),
+      ...others.map((id, at) => {
+        const data = beside[id];
+        return {
+          label: nameOf(id),
+          colour: palette[(at + 2) % palette.length]!,
+          data: typeof data === "string" ? undefined : data,
+        };
+      }),
     ],
     [own.data, beside, runs, query.with],
   );
   const drawn = useMemo(() => metrics.map((metric) => curves(metric, sources, true)), [sources, metrics.join(",")]);
   const set = (all: string[]) => setQuery({ m: all.join(",") });
   return (
-    <section class="curves" aria-label="Curves">
+    <section class="curves" aria-label="Curves" ref={section}>
       <div class="controls">
         <h2>Curves</h2>
         <label>
@@ -176,7 +200,23 @@ export function Curves({ run, query }: { run: Run; query: Query }) {
           </button>
         )}
       </div>
-      {own.error && <p class="error">{own.error}</p>}
+      <Missing of={own} what="the curves" />
+      {listed.error && <Missing of={listed} what="the list of other runs" />}
+      {others.map(
+        (id) =>
+          typeof beside[id] === "string" && (
+            <p class="error" role="alert" key={id}>
+              {nameOf(id)} has no curves here: {beside[id]} It is looked at again every few seconds; × beside its name
+              takes it away.
+            </p>
+          ),
+      )}
+      {!metrics.length && (
+        <p class="empty">
+          No step has been trained yet, so there are no curves. They appear here with the first step;{" "}
+          <a href={links.episodes(run.id)}>episodes</a> come before it.
+        </p>
+      )}
       <div class="charts">
         {metrics.map((metric, at) => (
           <div class="panel" key={metric}>

@@ -2,13 +2,13 @@
 import { useEffect } from "preact/hooks";
 import { Messages } from "./Messages";
 import { Prompt, Tokens } from "./Tokens";
-import { Figure, Missing, Outcome, Panel, Tree } from "../parts/Basics";
+import { Empty, Figure, Missing, Outcome, Panel, Tree } from "../parts/Basics";
 import { TimeLine } from "../parts/TimeLine";
 import { TurnGraph } from "../parts/TurnGraph";
-import { route, useGet } from "../data/source";
+import { holds, route, useGet } from "../data/source";
 import { leaves } from "../data/turns";
 import type { Episode, Run, Turn } from "../data/types";
-import { ago, count, num, seconds, signed } from "../format";
+import { ago, count, num, reasonText, seconds, signed } from "../format";
 import { useKeys } from "../keys";
 import { go, links, setQuery, type Query } from "../router";
 
@@ -32,15 +32,15 @@ export function EpisodeView({
 }) {
   const answer = useGet<Episode>(route(["runs", run.id, "episodes", id]), false);
   const episode = answer.data;
-  const place = tab || "messages";
-  const toTab = (to: string) => links.episode(run.id, id, to, { turn: query.turn, by: query.by });
+  const place = tabs.some(([name]) => name === tab) ? tab : "messages";
+  const toTab = (to: string) => links.episode(run.id, id, to, query);
   const turns = [...(episode?.turns ?? [])].sort((a, b) => a.number - b.number);
   const turn = turns.find((each) => each.id === query.turn) ?? (episode && leaves(episode).at(-1)) ?? turns.at(-1);
   const choose = (to: Turn | undefined) => to && setQuery({ turn: to.id, i: "" });
   const sibling = (by: number) => {
     const all = episode?.siblings ?? [];
     const next = all[all.findIndex((each) => each.id === id) + by];
-    if (next) go(links.episode(run.id, next.id, tab));
+    if (next) go(links.episode(run.id, next.id, tab, { by: query.by }));
   };
   useKeys([
     ...tabs.map(([name, text, key]) => ({ key, does: text.toLowerCase(), run: () => go(toTab(name)) })),
@@ -65,7 +65,7 @@ export function EpisodeView({
         {turn && run.can_sample && <a href={links.branch(run.id, id, turn.id)}>go back and try</a>}
       </div>
       <Missing of={answer} what="the episode" />
-      {episode && <Head run={run} episode={episode} tab={tab} />}
+      {episode && <Head run={run} episode={episode} tab={tab} by={query.by} />}
       {episode && turn && (
         <div class="episode-body">
           <Panel title="Turns" class="turns" side={`${episode.turns.length}`}>
@@ -91,12 +91,17 @@ export function EpisodeView({
           </section>
         </div>
       )}
-      {episode && !turn && <p class="empty">No turn was recorded in this episode.</p>}
+      {episode && !turn && (
+        <Empty>
+          No turn is in this episode: it ended ({episode.outcome}) before its agent called the model.
+          {episode.reason ? " The reason above says why." : ""}
+        </Empty>
+      )}
     </>
   );
 }
 
-function Head({ run, episode, tab }: { run: Run; episode: Episode; tab: string }) {
+function Head({ run, episode, tab, by }: { run: Run; episode: Episode; tab: string; by?: string }) {
   const more = { ...episode.metrics, ...episode.metadata };
   return (
     <>
@@ -111,24 +116,8 @@ function Head({ run, episode, tab }: { run: Run; episode: Episode; tab: string }
         <Figure label="Tokens" value={count(episode.num_tokens)} />
         <Figure label="Stale" value={count(episode.staleness_max)} />
         <Figure label="Ended" value={ago(episode.finished_at)} />
-        {episode.siblings.length > 1 && (
-          <div class="figure siblings-strip">
-            <dt>Siblings</dt>
-            <dd>
-              {episode.siblings.map((each) => (
-                <a
-                  key={each.id}
-                  href={links.episode(run.id, each.id, tab)}
-                  aria-current={each.id === episode.id ? "page" : undefined}
-                  title={`${each.id}, ${each.outcome}`}
-                >
-                  <Outcome kind={each.outcome} bare />
-                  {num(each.reward, 2)}
-                </a>
-              ))}
-            </dd>
-          </div>
-        )}
+        <Others run={run} title="Siblings" of={episode.siblings} current={episode.id} tab={tab} by={by} />
+        <Others run={run} title="Attempts" of={episode.attempts} current={episode.id} tab={tab} by={by} />
       </dl>
       {episode.reason && <p class="reason">{episode.reason}</p>}
       {Object.keys(more).length > 0 && (
@@ -138,6 +127,37 @@ function Head({ run, episode, tab }: { run: Run; episode: Episode; tab: string }
         </details>
       )}
     </>
+  );
+}
+
+function Others(props: {
+  run: Run;
+  title: string;
+  of: Episode["siblings"] | undefined;
+  current: string;
+  tab: string;
+  by?: string;
+}) {
+  const { of = [], current } = props;
+  if (of.length < 2) return null;
+  const isHere = (id: string) => holds(route(["runs", props.run.id, "episodes", id]));
+  return (
+    <div class="figure siblings-strip">
+      <dt>{props.title}</dt>
+      <dd>
+        {of.map((each) => (
+          <a
+            key={each.id}
+            href={isHere(each.id) ? links.episode(props.run.id, each.id, props.tab, { by: props.by }) : undefined}
+            aria-current={each.id === current ? "page" : undefined}
+            title={`${each.id}, ${each.outcome}`}
+          >
+            <Outcome kind={each.outcome} bare />
+            {num(each.reward, 2)}
+          </a>
+        ))}
+      </dd>
+    </div>
   );
 }
 
@@ -172,13 +192,13 @@ function TurnFigures({ turn }: { turn: Turn }) {
       {turn.mask && (
         <div>
           <dt>masked</dt>
-          <dd>{turn.mask}</dd>
+          <dd>{reasonText(turn.mask)}</dd>
         </div>
       )}
       {turn.fork && (
         <div>
           <dt>fork</dt>
-          <dd>{[turn.fork.reason, turn.fork.detail].filter(Boolean).join(": ")}</dd>
+          <dd>{[reasonText(turn.fork.reason), turn.fork.detail].filter(Boolean).join(": ")}</dd>
         </div>
       )}
     </dl>

@@ -1,6 +1,6 @@
 /** The episodes of a run: filtered by reward, text and kind, as many as there are. */
 import { useEffect, useMemo, useRef, useState } from "preact/hooks";
-import { Empty, Outcome, Signed } from "../parts/Basics";
+import { Empty, Failed, Missing, Outcome, Signed } from "../parts/Basics";
 import { Histogram } from "../parts/Histogram";
 import { Typed } from "../parts/Typed";
 import { VirtualList } from "../parts/VirtualList";
@@ -21,6 +21,7 @@ const filters = [
   "q",
   "reward_min",
   "reward_max",
+  "reward_below",
   "turns_min",
   "turns_max",
   "advantage_min",
@@ -30,37 +31,60 @@ const filters = [
 ];
 const sorts = [
   ["num", "oldest first"],
-  ["-num", "newest first"],
-  ["-reward", "best first"],
-  ["reward", "worst first"],
-  ["turns", "by turns"],
-  ["tokens", "by tokens"],
-];
+  ["-reward", "highest reward first"],
+  ["reward", "lowest reward first"],
+  ["-turns", "most turns first"],
+  ["turns", "fewest turns first"],
+  ["-tokens", "most tokens first"],
+  ["tokens", "fewest tokens first"],
+] as const;
 
 type Params = Record<string, string | undefined>;
 
-/** Rows by their place in the filtered list, asked for page by page as they come into view. */
+type Pages = Map<number, EpisodeRow[] | null>;
+
+/** Rows by their place in the filtered list, asked for page by page as they come into view. An answer that is newer
+ * asks for them anew, since rows have moved; until they come, those that were there stay.
+ * first: the first page, which has been asked for already; null while it is on its way. */
 function useRows(run: string, params: Params, first: EpisodesPage | null) {
   const key = JSON.stringify(params);
+  const [error, setError] = useState<string | null>(null);
   const [, redraw] = useState(0);
-  const cache = useRef<{ key: string; pages: Map<number, EpisodeRow[] | null> }>({ key, pages: new Map() });
-  if (cache.current.key !== key) cache.current = { key, pages: new Map() };
-  const { pages } = cache.current;
-  if (first) pages.set(0, first.episodes);
+  const range = useRef<[number, number]>([0, 0]);
+  const cache = useRef<{ key: string; first: EpisodesPage | null; pages: Pages; before: Pages }>();
+  if (cache.current?.key !== key) cache.current = { key, first: null, pages: new Map(), before: new Map() };
+  const own = cache.current;
+  if (first && own.first !== first) {
+    const before = new Map([...own.before, ...[...own.pages].filter(([, rows]) => rows !== null)]);
+    Object.assign(own, { first, before, pages: new Map([[0, first.episodes]]) });
+  }
   const want = (from: number, to: number) => {
+    range.current = [from, to];
+    if (!own.first) return;
+    const { pages } = own;
     for (let page = Math.floor(from / PAGE); page <= Math.floor(to / PAGE); page++) {
-      if (pages.has(page) || page === 0) continue;
+      if (pages.has(page)) continue;
       pages.set(page, null);
       get<EpisodesPage>(route(["runs", run, "episodes"], { ...params, offset: page * PAGE, limit: PAGE })).then(
         (found) => {
           pages.set(page, found.episodes);
+          setError(null);
           redraw((number) => number + 1);
         },
-        () => pages.delete(page),
+        (problem: Error) => {
+          pages.delete(page);
+          setError(problem.message);
+        },
       );
     }
   };
-  return { at: (index: number) => pages.get(Math.floor(index / PAGE))?.[index % PAGE], want };
+  const again = () => want(...range.current);
+  useEffect(again, [first]);
+  const at = (index: number) => {
+    const page = Math.floor(index / PAGE);
+    return (own.pages.get(page) ?? own.before.get(page))?.[index % PAGE];
+  };
+  return { at, want, error, again };
 }
 
 export function Episodes({ run, query }: { run: Run; query: Query }) {
@@ -75,13 +99,7 @@ export function Episodes({ run, query }: { run: Run; query: Query }) {
   const page = answer.data;
 
   const total = useEpisodeCount(run.id);
-  const seen = useRef<number | null>(null);
-  if (seen.current === null) seen.current = total;
-  const fresh = total !== null && seen.current !== null ? total - seen.current : 0;
-  const renew = () => {
-    seen.current = total;
-    answer.reload();
-  };
+  const fresh = total !== null && page ? total - page.num_listed : 0;
   useEffect(() => setCurrent(0), [params]);
   const unread = page?.num_unread ?? 0;
   useKeys([
@@ -91,7 +109,7 @@ export function Episodes({ run, query }: { run: Run; query: Query }) {
       does: "failed episodes only, or all",
       run: () => setQuery({ outcome: query.outcome === "failed" ? "" : "failed" }),
     },
-    { key: "r", does: "show episodes that have come since", run: renew },
+    { key: "r", does: "show episodes that have come since", run: answer.reload },
     {
       key: "x",
       does: "take all filters away",
@@ -99,7 +117,7 @@ export function Episodes({ run, query }: { run: Run; query: Query }) {
     },
     {
       key: "Enter",
-      does: "open the first episode",
+      does: "open the chosen episode",
       run: () => rows.at(current) && go(links.episode(run.id, rows.at(current)!.id)),
     },
   ]);
@@ -111,25 +129,26 @@ export function Episodes({ run, query }: { run: Run; query: Query }) {
         <span class="faint" role="status" data-total={page?.total}>
           {page ? plural(page.total, "episode") : ""}
         </span>
-        {isReport && <span class="faint">Those in full ink are here turn by turn.</span>}
+        {isReport && (
+          <span class="faint">
+            Those in full ink are here turn by turn; `ludus watch` shows all of them, and searches what was said.
+          </span>
+        )}
         {unread > 0 && <span class="faint">{count(unread)} are still being read; filters find them later</span>}
         {fresh > 0 && (
-          <button type="button" onClick={renew}>
+          <button type="button" onClick={answer.reload}>
             {plural(fresh, "new one")}
           </button>
         )}
       </div>
       <Filters run={run} query={query} page={page} />
-      {answer.error && (
-        <p class="error" role="alert">
-          {answer.error}
-        </p>
-      )}
+      <Missing of={answer} what="the episodes" />
+      {rows.error && <Failed text={`Some rows are missing: ${rows.error}`} onRetry={rows.again} />}
       {page && page.total === 0 && (
         <Empty>
           {filters.some((name) => query[name])
-            ? "No episode is like that; x takes the filters away."
-            : "No episode yet."}
+            ? `No episode is like that${unread > 0 ? " among those that have been read" : ""}: all of the filters above must hold. “All episodes” (x) takes them away.`
+            : "No episode has ended yet. Each appears here when it ends; with r, or the button that counts the new ones."}
         </Empty>
       )}
       {page && page.total > 0 && (
@@ -180,15 +199,40 @@ function List(props: {
           const isHere = holds(route(["runs", run, "episodes", row.id]));
           return (
             <a class={isHere ? "row" : "row absent"} href={isHere ? links.episode(run, row.id) : undefined} {...focus}>
-              <span class="num faint">{row.num}</span>
-              <span class="num">{row.is_eval ? "eval" : count(row.step)}</span>
+              <span class="num faint">
+                <span class="unseen">number </span>
+                {row.num}
+              </span>
+              <span class="num">
+                <span class="unseen">step </span>
+                {count(row.step)}
+                {row.is_eval && <small> eval</small>}
+              </span>
               <Outcome kind={row.outcome} />
-              <span class="num">{num(row.reward)}</span>
-              <Signed value={row.advantage_mean} most={1} />
-              <span class="num">{row.num_turns}</span>
-              <span class="num">{count(row.num_tokens)}</span>
-              <span class="num">{row.num_forks || ""}</span>
-              <span class="num">{row.staleness_max || ""}</span>
+              <span class="num">
+                <span class="unseen">reward </span>
+                {num(row.reward)}
+              </span>
+              <span>
+                <span class="unseen">advantage </span>
+                <Signed value={row.advantage_mean} most={1} />
+              </span>
+              <span class="num">
+                {row.num_turns}
+                <span class="unseen"> turns</span>
+              </span>
+              <span class="num">
+                {count(row.num_tokens)}
+                <span class="unseen"> tokens</span>
+              </span>
+              <span class="num">
+                {row.num_forks || ""}
+                {row.num_forks ? <span class="unseen"> forks</span> : null}
+              </span>
+              <span class="num">
+                {row.staleness_max || ""}
+                {row.staleness_max ? <span class="unseen"> versions stale</span> : null}
+              </span>
               <span class="task">{row.task_id ?? row.id}</span>
               <span class="text">{row.reason ? <em>{row.reason}</em> : row.first_text}</span>
             </a>
@@ -200,7 +244,7 @@ function List(props: {
 }
 
 function Filters({ run, query, page }: { run: Run; query: Query; page: EpisodesPage | null }) {
-  const kinds = useGet<EpisodesPage>(route(["runs", run.id, "episodes"], { limit: 1 })).data;
+  const kinds = useGet<EpisodesPage>(route(["runs", run.id, "episodes"], { limit: 1 })).data; // else the page's own
   const edge = (text: string | undefined) => (text === undefined || text === "" ? null : Number(text));
   const outcomes = Object.keys({ ...kinds?.outcomes, ...page?.outcomes });
   const number = (name: string, label: string, step = "any") => (
@@ -213,7 +257,7 @@ function Filters({ run, query, page }: { run: Run; query: Query; page: EpisodesP
       onText={(text) => setQuery({ [name]: text })}
     />
   );
-  const select = (name: string, label: string, values: (readonly [string, string])[]) => (
+  const select = (name: string, label: string, values: readonly (readonly [string, string])[]) => (
     <select
       aria-label={label}
       value={query[name] ?? ""}
@@ -235,10 +279,8 @@ function Filters({ run, query, page }: { run: Run; query: Query; page: EpisodesP
         label="reward"
         edges={page?.histogram.edges ?? []}
         counts={page?.histogram.counts ?? []}
-        range={[edge(query.reward_min), edge(query.reward_max)]}
-        onRange={([least, most]) =>
-          setQuery({ reward_min: least === null ? "" : String(least), reward_max: most === null ? "" : String(most) })
-        }
+        range={[edge(query.reward_min), edge(query.reward_below)]}
+        onRange={([least, below]) => setQuery({ reward_min: least, reward_below: below, reward_max: "" })}
       />
       <div class="fields">
         <Typed
@@ -249,11 +291,7 @@ function Filters({ run, query, page }: { run: Run; query: Query; page: EpisodesP
           value={query.q ?? ""}
           onText={(q) => setQuery({ q })}
         />
-        {select(
-          "sort",
-          "Newest first",
-          sorts.filter(([value]) => value !== "-num").map(([value, text]) => [value!, text!] as const),
-        )}
+        {select("sort", "Newest first", sorts)}
         {select("eval", "Training and evaluation", [
           ["0", "training"],
           ["1", "evaluation"],
@@ -276,7 +314,7 @@ function Filters({ run, query, page }: { run: Run; query: Query; page: EpisodesP
         </span>
         <span class="pair">
           <label>Stale</label>
-          {number("stale_min", "min versions old", "1")}
+          {number("stale_min", "min versions stale", "1")}
         </span>
       </div>
       <div class="outcomes" role="group" aria-label="Outcome">
@@ -290,7 +328,9 @@ function Filters({ run, query, page }: { run: Run; query: Query; page: EpisodesP
             <Outcome kind={kind} /> <b class="num">{count(page?.outcomes[kind] ?? 0)}</b>
           </button>
         ))}
+        {query.reward_max && <span class="tag">reward at most {query.reward_max}</span>}
         {query.group && <span class="tag">group {query.group}</span>}
+        {query.outcome && !outcomes.includes(query.outcome) && <span class="tag">outcome {query.outcome}</span>}
         {chosen.length > 0 && (
           <button
             type="button"

@@ -1,7 +1,7 @@
 /** The members of a group side by side: the same task, and where they went different ways. */
 import { useEffect, useState } from "preact/hooks";
 import { MessageText } from "./Messages";
-import { Empty, Outcome } from "../parts/Basics";
+import { Empty, Failed, Outcome } from "../parts/Basics";
 import { get, holds, isReport, route, useGet } from "../data/source";
 import { conversation, type Line } from "../data/turns";
 import type { Episode, EpisodesPage, Message, Run } from "../data/types";
@@ -27,13 +27,14 @@ function lines(episode: Episode): Line[] {
   return conversation([...episode.turns].sort((a, b) => a.number - b.number));
 }
 
-function useMembers(run: string, group: string): { members: Episode[]; total: number; error: string | null } {
+function useMembers(run: string, group: string) {
   const list = useGet<EpisodesPage>(
     route(["runs", run, "episodes"], { group, sort: "num", limit: MOST_MEMBERS }),
     false,
   );
   const [members, setMembers] = useState<Episode[]>([]);
   const [error, setError] = useState<string | null>(null);
+  const [round, setRound] = useState(0);
   const ids = (list.data?.episodes ?? [])
     .map((row) => row.id)
     .filter((id) => holds(route(["runs", run, "episodes", id])))
@@ -41,17 +42,22 @@ function useMembers(run: string, group: string): { members: Episode[]; total: nu
   useEffect(() => {
     if (!ids) return;
     const abort = new AbortController();
+    setError(null);
     Promise.all(ids.split("\n").map((id) => get<Episode>(route(["runs", run, "episodes", id]), abort.signal))).then(
       setMembers,
       (problem: Error) => abort.signal.aborted || setError(problem.message),
     );
     return () => abort.abort();
-  }, [ids]);
-  return { members, total: list.data?.total ?? 0, error: list.error ?? error };
+  }, [ids, round]);
+  const retry = () => {
+    list.reload();
+    setRound((number) => number + 1);
+  };
+  return { members, total: list.data?.total ?? null, error: list.error ?? error, retry };
 }
 
 export function Group({ run, group }: { run: Run; group: string }) {
-  const { members, total, error } = useMembers(run.id, group);
+  const { members, total, error, retry } = useMembers(run.id, group);
   const { query } = usePlace();
   const base =
     members.find((member) => member.id === query.base) ??
@@ -74,18 +80,24 @@ export function Group({ run, group }: { run: Run; group: string }) {
       <div class="title">
         <h1>Group {group}</h1>
         <span class="faint">
-          {plural(total, "member")}
-          {total > MOST_MEMBERS && `, the first ${MOST_MEMBERS} here`}
+          {total !== null && plural(total, "member")}
+          {(total ?? 0) > MOST_MEMBERS && `, the first ${MOST_MEMBERS} here`}
         </span>
         <a href={links.episodes(run.id, { group })}>as a list</a>
       </div>
-      {error && (
-        <p class="error" role="alert">
-          {error}
+      {error && <Failed text={`Without all members: ${error}`} onRetry={retry} />}
+      {!error && total === null && (
+        <p class="loading" role="status">
+          Reading the members …
         </p>
       )}
-      {!error && total === 0 && members.length === 0 && <Empty>No episode of such a group.</Empty>}
-      {total > 0 && isReport && members.length < total && (
+      {!error && total === 0 && (
+        <Empty>
+          No episode of this group has ended. Members appear one by one as they end;{" "}
+          <a href={links.episodes(run.id)}>the list of episodes</a> has those of all groups.
+        </Empty>
+      )}
+      {total !== null && total > 0 && isReport && members.length < total && (
         <p class="notice">This report holds {members.length} of them turn by turn; `ludus watch` shows all.</p>
       )}
       {base && (

@@ -6,10 +6,10 @@ import { Panel, Figure, Tree, Missing } from "../parts/Basics";
 import { PartsBar, StackedSteps, type Part } from "../parts/Bars";
 import { Sparkline } from "../parts/Chart";
 import { useGetRead, useLive, useRounds } from "../data/live";
-import { useSeries, type Series } from "../data/series";
-import { route, useGet } from "../data/source";
-import type { FailuresFound, Finding, Ledger, Num, Run } from "../data/types";
-import { count, num, seconds } from "../format";
+import { useSeries } from "../data/series";
+import { route, useGet, type Answer } from "../data/source";
+import type { FailuresFound, Finding, Ledger, Metrics, Num, Run } from "../data/types";
+import { count, num, reasonText, seconds } from "../format";
 import { links, type Query } from "../router";
 
 const figures: [string, string, (value: Num) => string][] = [
@@ -34,6 +34,8 @@ const timeColours: Record<string, string> = {
   checkpoint_s: "s6",
   eval_s: "quiet",
 };
+const BETWEEN_STEPS = "time/eval_s";
+const EPISODES_MS = 30_000; // between looks at health while no step comes: it reads all episodes that ended badly
 const ledgerColours = ["s2", "s4", "s5", "s6", "s3", "quiet"];
 
 /** Findings that have a place of their own below. */
@@ -55,10 +57,11 @@ export function Overview({ run, query }: { run: Run; query: Query }) {
     [run],
   );
   const series = useSeries(run.id, names);
-  const rounds = useRounds();
-  const { round, more } = rounds;
-  useLive(run.id, { step: more, missed: more });
-  const failures = useGetRead<FailuresFound>(route(["runs", run.id, "failures"]), rounds).data;
+  const [rounds, slow] = [useRounds(), useRounds(EPISODES_MS)];
+  const { more } = rounds;
+  const round = rounds.round + slow.round;
+  useLive(run.id, { step: more, missed: more, state: more, episodes: slow.more });
+  const failures = useGetRead<FailuresFound>(route(["runs", run.id, "failures"]), { round, more });
   return (
     <>
       <h1 class="unseen">Overview of {run.name}</h1>
@@ -68,14 +71,14 @@ export function Overview({ run, query }: { run: Run; query: Query }) {
         <LedgerPanel run={run} round={round} />
         <Time series={series} times={times} />
       </div>
-      <Troubles run={run} failures={failures?.failures ?? []} round={round} />
+      <Troubles run={run} failures={failures} round={round} />
       <Curves run={run} query={query} />
       <About run={run} />
     </>
   );
 }
 
-function Figures({ run, series }: { run: Run; series: Series }) {
+function Figures({ run, series }: { run: Run; series: Answer<Metrics> }) {
   const { data } = series;
   const last = data?.steps.at(-1) ?? run.steps.at(-1) ?? null;
   const spent = sum(known(data?.series["time/step_s"]));
@@ -106,8 +109,10 @@ function Health({ run, round }: { run: Run; round: number }) {
   const words = { bad: "Wrong", warn: "Look", info: "Note" };
   return (
     <Panel title="Health" class="health">
-      <Missing of={answer} />
-      {answer.data && !findings.length && <p class="fine">Nothing looks wrong.</p>}
+      <Missing of={answer} what="the run's health" />
+      {answer.data && !findings.length && (
+        <p class="fine">{run.steps.length ? "Nothing looks wrong." : "No step yet: most signs of trouble need ten."}</p>
+      )}
       <ul>
         {findings.map((finding) => (
           <li key={finding.kind + finding.text} class={finding.severity}>
@@ -132,8 +137,8 @@ function LedgerPanel({ run, round }: { run: Run; round: number }) {
   const ledger = answer.data;
   if (!ledger)
     return (
-      <Panel title="Tokens">
-        <Missing of={answer} />
+      <Panel title="Where tokens go">
+        <Missing of={answer} what="the ledger of tokens" />
       </Panel>
     );
   const reasons = Object.entries(ledger.masked)
@@ -142,10 +147,11 @@ function LedgerPanel({ run, round }: { run: Run; round: number }) {
   const parts: Part[] = [
     { name: "trained", value: ledger.trained, colour: "s1", text: count(ledger.trained) },
     ...reasons.map(([name, value], at) => ({
-      name: name.replaceAll("_", " "),
+      name: reasonText(name),
       value,
       colour: ledgerColours[at % ledgerColours.length]!,
       text: count(value),
+      link: run.metrics.includes(`ledger/masked_${name}`) ? links.run(run.id, { m: `ledger/masked_${name}` }) : null,
     })),
   ];
   const rows = [
@@ -171,21 +177,26 @@ function LedgerPanel({ run, round }: { run: Run; round: number }) {
   );
 }
 
-function Time({ series, times }: { series: Series; times: string[] }) {
+function Time({ series, times }: { series: Answer<Metrics>; times: string[] }) {
   const { data } = series;
-  if (!data) return <Panel title="Where time goes">{series.error && <p class="error">{series.error}</p>}</Panel>;
+  if (!data)
+    return (
+      <Panel title="Where time goes">
+        <Missing of={series} what="the times of the steps" />
+      </Panel>
+    );
   const total = sum(known(data.series["time/step_s"]));
   const name = (metric: string) => metric.slice("time/".length, -2);
   const sums = times
     .map((metric) => [metric, sum(known(data.series[metric]))] as const)
     .filter(([, value]) => value > 0);
-  const rest = total - sum(sums.map(([, value]) => value));
+  const rest = total - sum(sums.filter(([metric]) => metric !== BETWEEN_STEPS).map(([, value]) => value));
   const parts: Part[] = sums
     .sort((a, b) => b[1] - a[1])
     .map(([metric, value]) => ({
       name: name(metric),
       value,
-      colour: timeColours[metric.slice(5)]!,
+      colour: timeColours[metric.slice(5)] ?? "line",
       text: seconds(value),
     }));
   if (rest > 0.01 * total) parts.push({ name: "other", value: rest, colour: "line", text: seconds(rest) });
@@ -197,7 +208,11 @@ function Time({ series, times }: { series: Series; times: string[] }) {
       title="Where time goes"
       side={total ? `${seconds(total / Math.max(1, known(data.series["time/step_s"]).length))} a step` : undefined}
     >
-      <PartsBar label="Time" parts={parts} />
+      {parts.length > 0 ? (
+        <PartsBar label="Time" parts={parts} />
+      ) : (
+        <p class="empty">No step has been timed yet. Each step's times come when it has been trained.</p>
+      )}
       <StackedSteps label="Time of each step" steps={data.steps} rows={rows} />
     </Panel>
   );

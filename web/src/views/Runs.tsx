@@ -1,29 +1,32 @@
 /** All runs of the folder. */
 import { useEffect, useState } from "preact/hooks";
 import { Empty, Missing, State } from "../parts/Basics";
-import { Refused } from "../App";
+import { Typed } from "../parts/Typed";
 import { isReport, route, useGet } from "../data/source";
 import type { RunRow } from "../data/types";
 import { ago, count, num } from "../format";
 import { useKeys } from "../keys";
-import { go, links } from "../router";
+import { go, links, setQuery, type Query } from "../router";
 
 const REFRESH_S = 5;
 
-export function Runs() {
+export function Runs({ query }: { query: Query }) {
   const answer = useGet<{ runs: RunRow[] }>(route(["runs"]));
   const [chosen, setChosen] = useState<string[]>([]);
-  const [words, setWords] = useState("");
+  const words = query.q ?? "";
   useEffect(() => {
-    if (isReport) return;
-    const timer = setInterval(answer.reload, REFRESH_S * 1000);
-    return () => clearInterval(timer);
-  }, []);
+    if (isReport || !answer.data) return;
+    const timer = setTimeout(answer.reload, REFRESH_S * 1000);
+    return () => clearTimeout(timer);
+  }, [answer.data]);
   useKeys([
-    { key: "c", does: "compare the two chosen runs", run: () => chosen.length === 2 && go(links.compare(...chosen)) },
+    {
+      key: "c",
+      does: "compare the two chosen runs",
+      run: () => chosen.length === 2 && go(links.compare(chosen[0], chosen[1])),
+    },
     { key: "/", does: "search", run: () => document.getElementById("words")?.focus() },
   ]);
-  if (answer.status === 401) return <Refused status={401} text={answer.error!} />;
   const runs = answer.data?.runs ?? [];
   const shown = runs.filter((run) => `${run.name} ${run.path}`.toLowerCase().includes(words.toLowerCase()));
   const choose = (id: string) =>
@@ -32,26 +35,28 @@ export function Runs() {
     <>
       <div class="title">
         <h1>Runs</h1>
-        <input
+        <Typed
           id="words"
           type="search"
           placeholder="Name or path"
           aria-label="Search runs"
           value={words}
-          onInput={(event) => setWords(event.currentTarget.value)}
+          onText={(q) => setQuery({ q })}
         />
         {chosen.length === 2 ? (
-          <a class="button" href={links.compare(...chosen)}>
+          <a class="button" href={links.compare(chosen[0], chosen[1])}>
             Compare the two
           </a>
         ) : (
           runs.length > 1 && <span class="faint">Choose two to compare them.</span>
         )}
       </div>
-      <Missing of={answer} what="runs" />
+      <Missing of={answer} what="the list of runs" />
       {answer.data && !shown.length && (
         <Empty>
-          {runs.length ? "No run has that in its name or path." : "No run here yet. `ludus train` begins one."}
+          {runs.length
+            ? `None of the ${runs.length} runs has “${words}” in its name or folder. Empty the search to see all of them.`
+            : "No run is in this folder yet. `ludus train` begins one, and it appears here within seconds."}
         </Empty>
       )}
       {shown.length > 0 && (

@@ -1,6 +1,6 @@
 /** One step: its groups with the rewards of their members, its numbers, and its loss beside the sum over its tokens. */
 import { useState } from "preact/hooks";
-import { Figure, Missing, Panel, Tree } from "../parts/Basics";
+import { Empty, Figure, Missing, Panel, Tree } from "../parts/Basics";
 import { outcomeColour, variable } from "../colour";
 import { get, holds, route, useGet } from "../data/source";
 import type { Episode, EpisodeRow, EpisodesPage, GroupRow, Run, StepPage, TokensPage } from "../data/types";
@@ -40,7 +40,8 @@ async function addUp(
 
 export function Step({ run, step }: { run: Run; step: number }) {
   const answer = useGet<StepPage>(route(["runs", run.id, "steps", step]), false);
-  const episodes = useGet<EpisodesPage>(route(["runs", run.id, "episodes"], { step, limit: MOST_EPISODES }), false);
+  const played = route(["runs", run.id, "episodes"], { step, eval: 0, limit: MOST_EPISODES });
+  const episodes = useGet<EpisodesPage>(played, false);
   const at = run.steps.indexOf(step);
   const [before, after] = [run.steps[at - 1], run.steps[at + 1]];
   useKeys([
@@ -64,9 +65,10 @@ export function Step({ run, step }: { run: Run; step: number }) {
             </a>
           )}
         </nav>
-        <a href={links.episodes(run.id, { step })}>Its episodes</a>
+        <a href={links.episodes(run.id, { step, eval: 0 })}>Its episodes</a>
+        {run.evaluations.includes(step) && <a href={links.episodes(run.id, { step, eval: 1 })}>Its evaluation</a>}
       </div>
-      <Missing of={answer} what="the step" />
+      <Missing of={answer} what={`step ${step}`} />
       {page && (
         <>
           <dl class="figures" aria-label="Key figures">
@@ -82,7 +84,14 @@ export function Step({ run, step }: { run: Run; step: number }) {
           </dl>
           <div class="two">
             <Panel title="Groups" label="Groups and rewards" side="each mark is an episode, at its reward">
-              <Groups run={run.id} groups={page.groups} rows={episodes.data?.episodes ?? []} />
+              <Missing of={episodes} what="the rewards of the members" />
+              {page.groups.length ? (
+                <Groups run={run.id} groups={page.groups} rows={episodes.data?.episodes ?? []} />
+              ) : (
+                <Empty>
+                  No episode of this step is in run.db: it only evaluated, or its episodes were played for another step.
+                </Empty>
+              )}
             </Panel>
             <Loss run={run.id} page={page} />
           </div>
@@ -163,7 +172,12 @@ function Loss({ run, page }: { run: string; page: StepPage }) {
       </table>
       {error && (
         <p class="error" role="alert">
-          {error}
+          The tokens were not added up: {error} “Add up” begins again.
+        </p>
+      )}
+      {page.loss_of_tokens === null && (
+        <p class="faint">
+          What the loss used of each token was not recorded for this step, or its file in tokens/ is damaged.
         </p>
       )}
       {own && <p class="faint">{plural(own.trained, "token")} with a loss.</p>}

@@ -1,6 +1,6 @@
 /** All steps of a run, the last first. */
 import { useMemo, useState } from "preact/hooks";
-import { Empty } from "../parts/Basics";
+import { Empty, Missing } from "../parts/Basics";
 import { VirtualList } from "../parts/VirtualList";
 import { useSeries } from "../data/series";
 import type { Num, Run } from "../data/types";
@@ -24,10 +24,11 @@ const columns: [string, string, (value: Num) => string][] = [
 
 export function Steps({ run }: { run: Run }) {
   const shown = columns.filter(([name]) => run.metrics.includes(name));
-  const { data, error } = useSeries(
+  const answer = useSeries(
     run.id,
     useMemo(() => shown.map(([name]) => name), [run]),
   );
+  const { data } = answer;
   const [current, setCurrent] = useState(0);
   const steps = data?.steps ?? [];
   const grid = { gridTemplateColumns: `64px repeat(${shown.length}, minmax(68px, 1fr))` };
@@ -37,8 +38,13 @@ export function Steps({ run }: { run: Run }) {
         <h1>Steps</h1>
         <span class="faint">{count(steps.length)}</span>
       </div>
-      {error && <p class="error">{error}</p>}
-      {data && !steps.length && <Empty>No step yet.</Empty>}
+      <Missing of={answer} what="the steps" />
+      {!steps.length && !answer.error && !answer.loading && (
+        <Empty>
+          No step has been trained yet. The first appears here by itself; until then there are{" "}
+          <a href={links.episodes(run.id)}>episodes</a>.
+        </Empty>
+      )}
       {steps.length > 0 && (
         <div class="grid-table steps">
           <div class="head" style={grid} aria-hidden="true">

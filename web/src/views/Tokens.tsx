@@ -1,11 +1,11 @@
 /** The tokens of a turn with the numbers that the loss used, and the prompt as the model saw it. */
 import { useEffect, useMemo, useState } from "preact/hooks";
-import { Choice, Empty } from "../parts/Basics";
+import { Choice, Empty, Failed } from "../parts/Basics";
 import { preview, probability, TokenText } from "../parts/TokenText";
 import { get, route } from "../data/source";
 import { colourings, scale, useTokens, type Colouring, type Loaded } from "../data/tokens";
 import type { Alternatives, Run, Token, Turn } from "../data/types";
-import { count, exact } from "../format";
+import { count, exact, reasonText } from "../format";
 import { useKeys } from "../keys";
 import { links, setQuery, type Query } from "../router";
 
@@ -22,7 +22,10 @@ const isColouring = (text: string | undefined): text is Colouring => colourings.
 
 /** In the place of tokens that nobody here knows. */
 const Unknown = () => (
-  <Empty>The tokens of this turn are not known: a model that is served elsewhere answered, with text alone.</Empty>
+  <Empty>
+    The tokens of this turn are not known: a model that is served elsewhere answered, with text alone. Its words are
+    under Messages.
+  </Empty>
 );
 
 export function Tokens({ run, episode, turn, step, query }: Props) {
@@ -35,7 +38,7 @@ export function Tokens({ run, episode, turn, step, query }: Props) {
     if (!token || token.kind === "prompt") return;
     get<Alternatives>(route(["runs", run.id, "episodes", episode, "turns", turn.id, "alternatives", token.i])).then(
       setAlternatives,
-      (error: Error) => setAlternatives({ unavailable: error.message }),
+      (error: Error) => setAlternatives({ unavailable: `They could not be read: ${error.message} Enter asks again.` }),
     );
   };
   if (loaded.isWhole && !loaded.total) return <Unknown />;
@@ -53,6 +56,9 @@ export function Tokens({ run, episode, turn, step, query }: Props) {
     </ColouredTokens>
   );
 }
+
+const unread = (loaded: Loaded) =>
+  `${count(loaded.tokens.length)} of ${loaded.total ? count(loaded.total) : "its"} tokens are here, the rest is not: ${loaded.error}`;
 
 /** Tokens with the choice of what colours them, and a panel beside them. */
 export function ColouredTokens(props: {
@@ -91,12 +97,8 @@ export function ColouredTokens(props: {
             {count(loaded.tokens.length)} of {count(loaded.total)} read
           </small>
         )}
-        {loaded.error && (
-          <span class="error" role="alert">
-            {loaded.error}
-          </span>
-        )}
       </div>
+      {loaded.error && <Failed text={unread(loaded)} onRetry={() => loaded.retry?.()} />}
       <div class="token-body">
         <TokenText
           label="Tokens"
@@ -151,7 +153,14 @@ export function Details({
           ["advantage", exact(token.advantage)],
           ["weight", exact(token.weight, 8)],
           ["loss", exact(token.loss, 8)],
-          ["mask", token.mask ?? (token.loss === null || token.loss === undefined ? "–" : "none, trained")],
+          [
+            "mask",
+            token.mask
+              ? reasonText(token.mask)
+              : token.loss === null || token.loss === undefined
+                ? "–"
+                : "none, trained",
+          ],
           ["version", count(token.version)],
           ["entropy", exact(token.entropy, 4)],
           ["kept set", token.kept === null || token.kept === undefined ? "–" : `${count(token.kept)} ids`],
@@ -267,7 +276,7 @@ export function Prompt({ run, episode, turn, query }: Props) {
             {count(loaded.total)} tokens, as the model saw them
             {!loaded.isWhole && `; ${count(loaded.tokens.length)} read`}.
           </p>
-          {loaded.error && <p class="error">{loaded.error}</p>}
+          {loaded.error && <Failed text={unread(loaded)} onRetry={() => loaded.retry?.()} />}
           {token && <Details token={token} loaded={loaded} alternatives={null} />}
         </aside>
       </div>

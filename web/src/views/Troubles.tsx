@@ -1,15 +1,20 @@
 /** Episodes that ended badly, by what ended them, and prompts that did not go on where the last one stopped. */
-import { Outcome, Panel } from "../parts/Basics";
-import { holds, route, useGet } from "../data/source";
-import type { Failure, Fork, Run } from "../data/types";
-import { count, plural } from "../format";
+import { Missing, Outcome, Panel } from "../parts/Basics";
+import { holds, route, useGet, type Answer } from "../data/source";
+import type { FailuresFound, Fork, Run } from "../data/types";
+import { count, plural, reasonText } from "../format";
 import { links } from "../router";
 
-export function Troubles({ run, failures, round }: { run: Run; failures: Failure[]; round: number }) {
-  const forks = useGet<{ forks: Fork[] }>(route(["runs", run.id, "forks"]), true, round).data?.forks ?? [];
-  if (!failures.length && !forks.length) return null;
+export function Troubles(props: { run: Run; failures: Answer<FailuresFound>; round: number }) {
+  const { run } = props;
+  const forked = useGet<{ forks: Fork[] }>(route(["runs", run.id, "forks"]), true, props.round);
+  const [failures, forks] = [props.failures.data?.failures ?? [], forked.data?.forks ?? []];
+  const isBroken = props.failures.error !== null || forked.error !== null;
+  if (!failures.length && !forks.length && !isBroken) return null;
   return (
     <div class="troubles">
+      {isBroken && <Missing of={props.failures} what="what ended badly" />}
+      {isBroken && <Missing of={forked} what="the prompts that forked" />}
       {failures.length > 0 && (
         <Panel
           title="Ended badly"
@@ -24,7 +29,10 @@ export function Troubles({ run, failures, round }: { run: Run; failures: Failure
                 <b class="num">{count(each.count)}</b>
                 <div>
                   <Outcome kind={each.outcome} /> <span class="reason">{each.reason || "no reason was given"}</span>{" "}
-                  <ToEpisode run={run.id} id={each.first} text="the first" />
+                  <ToEpisode run={run.id} id={each.first} text="the first" />{" "}
+                  <a href={links.episodes(run.id, { outcome: each.outcome, eval: 0 })}>
+                    all that ended as {each.outcome}
+                  </a>
                   {each.trace && (
                     <details>
                       <summary>Traceback</summary>
@@ -44,7 +52,7 @@ export function Troubles({ run, failures, round }: { run: Run; failures: Failure
               <li key={each.reason}>
                 <b class="num">{count(each.num_turns)}</b>
                 <div>
-                  {each.reason.replaceAll("_", " ")}{" "}
+                  {reasonText(each.reason)}{" "}
                   {each.example && (
                     <ToEpisode run={run.id} id={each.example.episode} text={`turn ${each.example.number}`} />
                   )}

@@ -2,7 +2,8 @@
 
 Knows: names and classes.  Knows not: what a field means.
 Fields that are not OpenAI's but that other servers of this protocol have are honoured where the engine can: top_k,
-min_p, repetition_penalty, stop_token_ids, chat_template_kwargs, and reasoning_content on assistant messages.
+min_p, repetition_penalty, stop_token_ids, chat_template_kwargs, return_token_ids, return_tokens_as_token_ids, and
+reasoning_content on assistant messages.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from ludus.gateway.dialects.sampling import SAMPLING_FIELDS
 LIMITS = ("max_tokens", "max_completion_tokens")
 REQUEST = FieldTable.of(
     "messages model tools tool_choice parallel_tool_calls response_format reasoning_effort n stop"
-    " logprobs top_logprobs stream stream_options chat_template_kwargs",
+    " logprobs top_logprobs stream stream_options chat_template_kwargs return_token_ids return_tokens_as_token_ids",
     "metadata prediction prompt_cache_key prompt_cache_options prompt_cache_retention safety_identifier"
     " service_tier store user verbosity",
     {

@@ -57,6 +57,8 @@ def read_request(body: JsonObject, defaults: Sampling, read: ReadMessages) -> Pa
         stream=stream,
         include_usage=include_usage,
         logprobs=logprobs,
+        token_ids=read_boolean(body, "return_token_ids", False),
+        tokens_as_ids=read_boolean(body, "return_tokens_as_token_ids", False),
         ignored=tuple(ignored),
         num_new_messages=num_new,
     )

@@ -5,6 +5,8 @@ Knows: the shapes of the protocol.  Knows not: how a request is read.
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from ludus.episodes.names import DEFAULT_MODEL
 from ludus.episodes.reply import replay
 from ludus.gateway.dialects.base import Answer, ErrorReply, JsonObject, ParsedRequest
@@ -22,13 +24,15 @@ def whole(answer: Answer, parsed: ParsedRequest, model_name: str) -> JsonObject:
         "object": "chat.completion",
         "created": int(answer.turns[0].started_at),
         "model": model_name,
+        **_prompt_ids(answer, parsed),
         "choices": [
             {
                 "index": i,
                 "message": _message_json(turn.reply),
-                "logprobs": _logprobs(turn, answer) if parsed.logprobs else None,
+                "logprobs": _logprobs(turn, answer, parsed),
                 "finish_reason": turn.finish_reason,
                 "turn_id": turn.id,
+                **_token_ids(turn, parsed),
                 **of_model,
             }
             for i, turn in enumerate(answer.turns)
@@ -72,12 +76,12 @@ class ChatStream:
         # A retry may be answered with the first attempt's turn, for which there are no deltas to send again.
         deltas = () if choice_idx in self._begun else replay(turn.reply)
         begun = b"".join(self._chunk(choice_idx, _delta_json(delta)) for delta in deltas)
-        logprobs = _logprobs(turn, answer) if self._parsed.logprobs else None
+        logprobs = _logprobs(turn, answer, self._parsed)
         broken = self._broken.get(choice_idx)
         undecoded = {"ludus": {"undecoded_tool_calls": broken}} if broken else {}
-        own = {"turn_id": turn.id, **self._of_model, **undecoded}
+        own = {"turn_id": turn.id, **_token_ids(turn, self._parsed), **self._of_model, **undecoded}
         last = {"logprobs": logprobs, "finish_reason": turn.finish_reason, **own}
-        return begun + self._chunk(choice_idx, {}, **last)
+        return begun + self._chunks.chunk(choice_idx, {"delta": {}}, last, _prompt_ids(answer, self._parsed))
 
     def _chunk(self, choice_idx: int, delta: JsonObject, **last: object) -> bytes:
         return self._chunks.chunk(choice_idx, {"delta": delta}, last)
@@ -115,6 +119,19 @@ def _delta_json(delta: Delta) -> JsonObject:
     return {"tool_calls": [{**call, "function": function}]}
 
 
-def _logprobs(turn: Turn, answer: Answer) -> JsonObject:
+def _prompt_ids(answer: Answer, parsed: ParsedRequest) -> JsonObject:
+    return {"prompt_token_ids": list(answer.given_ids(answer.turns[0]))} if parsed.token_ids else {}
+
+
+def _token_ids(turn: Turn, parsed: ParsedRequest) -> JsonObject:
+    return {"token_ids": list(turn.sampled.token_ids)} if parsed.token_ids else {}
+
+
+def _logprobs(turn: Turn, answer: Answer, parsed: ParsedRequest) -> JsonObject | None:
+    """None: they are not asked for."""
+    if not parsed.logprobs:
+        return None
+    if parsed.tokens_as_ids:
+        answer = replace(answer, token_text="token_id:{}".format)
     content = [{**token, "top_logprobs": likeliest} for token, likeliest in tokens_json(turn, answer)]
     return {"content": content, "refusal": None}

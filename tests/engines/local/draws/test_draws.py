@@ -7,11 +7,13 @@ from array import array
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from ludus.engines.local.draws.base import SamplingRequest, capped, uniform
 from ludus.engines.local.draws.eager import EagerSampling, inverse_cdf, kept_thresholds
@@ -321,6 +323,29 @@ def test_the_native_kernel_draws_what_torch_draws(dtype: torch.dtype, softcap: f
         assert [value for _, value in one.top_logprobs] == pytest.approx(
             [value for _, value in other.top_logprobs], abs=1e-5
         )
+
+
+def test_operations_do_not_grow_with_the_rows() -> None:
+    """A card is told of all rows at once, whatever they ask for: each operation takes as long as hundreds of rows."""
+    text = (*range(0, 60, 3), 9, 9, 12)
+    asked = [request(SAMPLINGS[row % len(SAMPLINGS)], seed=row, token_ids=text) for row in range(64)]
+    allowed = mask_of(set(range(0, 1111, 3)), 1111)
+    requests = [replace(each, allowed=allowed) if each.sampling.grammar else each for each in asked]
+
+    class Counted(TorchDispatchMode):
+        num = 0
+
+        def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+            self.num += 1
+            return function(*args, **(kwargs or {}))
+
+    nums = []
+    for num_rows in (16, 64):  # two and eight rows of each kind
+        with Counted() as counted:
+            kernel = EagerSampling(1111, torch.device("cpu"))
+            kernel.draw(random_logits(num_rows, 1111), requests[:num_rows], softcap=None)
+        nums.append(counted.num)
+    assert nums[0] == nums[1]
 
 
 def test_capped_logits_are_what_both_sides_score() -> None:

@@ -1,0 +1,42 @@
+"""Where the ranks of a trainer listen for each other."""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+import torch
+
+from ludus.trainer.group import _on_interface, open_rendezvous
+
+GLOO, NCCL = "GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME"
+
+
+@pytest.fixture(autouse=True)
+def unset(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Neither is set, before or after."""
+    for name in (GLOO, NCCL):
+        monkeypatch.setenv(name, "")
+        monkeypatch.delenv(name)
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "localhost"])
+def test_ranks_that_meet_on_the_loopback_listen_there_alone(host: str) -> None:
+    """By whichever name they meet; gloo while the group is made, NCCL also later, when it connects."""
+    _, store = open_rendezvous(host)
+    with _on_interface(store, torch.device("cpu")):
+        assert os.environ[GLOO] in ("lo", "lo0") and NCCL not in os.environ
+    assert GLOO not in os.environ
+    with _on_interface(store, torch.device("cuda", 0)):
+        assert os.environ[NCCL] == os.environ[GLOO]
+    assert GLOO not in os.environ and os.environ[NCCL] in ("lo", "lo0")
+
+
+def test_what_the_user_has_set_stays(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever the route is."""
+    monkeypatch.setenv(GLOO, "ib0")
+    monkeypatch.setenv(NCCL, "ib1")
+    _, store = open_rendezvous("127.0.0.1")
+    with _on_interface(store, torch.device("cuda", 0)):
+        assert (os.environ[GLOO], os.environ[NCCL]) == ("ib0", "ib1")
+    assert (os.environ[GLOO], os.environ[NCCL]) == ("ib0", "ib1")
