@@ -281,7 +281,8 @@ class Turn:
     sampling: Sampling
     agent: str = ""
     started_at: float = 0.0
-    """Unix time in seconds, as is `finished_at`."""
+    """Unix time in seconds, as is `finished_at`. Within a session these never go back, and no two requests have an
+    equal one: choices of the same request started at the same time, and what was sent after an answer started later."""
     finished_at: float = 0.0
     tools: tuple[ToolSpec, ...] = ()
     undecoded: tuple[str, ...] = ()

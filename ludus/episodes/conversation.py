@@ -9,7 +9,7 @@ of calls are compared as JSON values. A request follows, in this order,
         after exactly the messages that the turn answered              (exact)
         in other words, at the place of that turn's reply              (an edited reply)
         in the same words, after other messages                        (history edited or dropped before it)
-    the turn that an earlier request with the same messages followed   (a second sample follows the same turn)
+    the turn that its earlier request with the same messages followed  (a second sample follows the same turn)
     the turn whose open tool call this sub-agent serves
     the last turn that everything the same agent does has in common: its last turn, or, if it makes several calls at
     once, the turn before them
@@ -74,8 +74,8 @@ class Conversations:
         self._asked: dict[str, _Asked] = {}
         """By turn id, answered or not."""
         self._num_asked = 0
-        self._followed_at: dict[int, str | None] = {}
-        """By conversation: the turn that the last request with it followed."""
+        self._followed_at: dict[tuple[int, str], str | None] = {}
+        """By conversation and agent: the turn that its last request with it followed."""
         self._steps: dict[tuple[int, _Key], int] = {}  # conversation and next message -> conversation
         self._asked_at: dict[int, list[Turn]] = {}  # by the conversation of the request
         self._ended_at: dict[int, list[Turn]] = {}  # by that conversation with the reply
@@ -105,7 +105,7 @@ class Conversations:
     def begin(self, turn_id: str, asked: Sequence[MessageNode], agent: str, follows: str | None) -> None:
         """A turn is asked; later `add` or `drop` is called for it. asked: what `enter` returned for its messages."""
         self._answer(asked)
-        self._followed_at[asked[-1].at if asked else _START] = follows
+        self._followed_at[asked[-1].at if asked else _START, agent] = follows
         serves = follows is not None and follows not in self._answered and bool(self._turns[follows].reply.tool_calls)
         self._asked[turn_id] = _Asked(agent, follows, serves, self._num_asked)
         self._num_asked += 1
@@ -151,8 +151,8 @@ class Conversations:
             found = asked or self._replied.get(keys[at])
             if found:
                 return TurnMatch(self._best(found, messages[at], agent), exact=False)
-        if len(walked) == len(messages) + 1 and walked[-1] in self._followed_at:
-            follows = self._followed_at[walked[-1]]
+        if len(walked) == len(messages) + 1 and (walked[-1], agent) in self._followed_at:
+            follows = self._followed_at[walked[-1], agent]
             if follows not in self._answered:
                 return TurnMatch(None if follows is None else self._turns[follows], exact=False)
         return TurnMatch(self._caller(messages, agent) or self._joined(agent), exact=False)
@@ -240,8 +240,12 @@ class Conversations:
 
 def message_key(message: Message) -> _Key:
     """A key that is equal for messages that say the same, in whichever form a client sends them back."""
-    calls = tuple([(call.name, json.dumps(_loaded(call.arguments), sort_keys=True)) for call in message.tool_calls])
-    return message.role, (message.content or "").strip(), calls, message.name
+    return message.role, (message.content or "").strip(), tuple(map(call_key, message.tool_calls)), message.name
+
+
+def call_key(call: ToolCall) -> _Key:
+    """A key that is equal for calls of one tool with the same arguments."""
+    return call.name, json.dumps(_loaded(call.arguments), sort_keys=True)
 
 
 def _loaded(arguments: str) -> Any:

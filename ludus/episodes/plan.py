@@ -6,7 +6,6 @@ Knows: prompts, seeds, the room in the model's context.  Knows not: what has bee
 from __future__ import annotations
 
 import secrets
-import time
 from dataclasses import replace
 
 from ludus.episodes.completion import Choice, Completion
@@ -19,7 +18,9 @@ from ludus.errors import AgentError
 from ludus.types import Call, ChatRequest
 
 
-def plan(request: ChatRequest, spec: SessionSpec, prompts: Prompts, seeds: Seeds, *, num_tokens: int) -> Completion:
+def plan(
+    request: ChatRequest, spec: SessionSpec, prompts: Prompts, seeds: Seeds, *, num_tokens: int, started_at: float
+) -> Completion:
     """The completion for `request` in the session of `spec`, which has sampled `num_tokens` so far. Call this on the
     event loop of the completion.
 
@@ -56,4 +57,4 @@ def plan(request: ChatRequest, spec: SessionSpec, prompts: Prompts, seeds: Seeds
         # A stop that ends the answer after its first call is part of that call: only the request's own are cut off.
         reply = form.reply(prompts.text.tokenizer, sampling, request.tools, f"{drawn}/{idx}")
         choices.append(Choice(idx, call, reply))
-    return Completion(request, prompt, choices, started_at=time.time())
+    return Completion(request, prompt, choices, started_at=started_at)

@@ -4,20 +4,22 @@ Knows: numbers, mappings, `Result`, turns and the edges between them.  Knows not
 Invariants: every resulting reward is a finite float of an existing turn; nothing depends on the order in which turns
 finished.
 
-A bare number is the reward of every leaf: every completed turn that no completed turn follows. If several answers to
-the same prompt were sampled and the conversation went on with some of them, the others are "not chosen": they do not
-get the number, and are not trained. A mapping names the turn of each number.
+A bare number is the reward of every leaf: every completed turn that no completed turn follows. If an agent had several
+answers to the same prompt to choose from and went on with some of them, the others are "not chosen": they do not get
+the number, and are not trained. A mapping names the turn of each number.
 """
 
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import accumulate
 from typing import Any, SupportsFloat
 
 from ludus.algorithms.returns import turn_returns
-from ludus.episodes.conversation import message_key
+from ludus.episodes.conversation import call_key, message_key
 from ludus.episodes.ids import turn_id_of
 from ludus.episodes.outcome import NO_TURN
 from ludus.errors import AgentError, UserError
@@ -81,16 +83,23 @@ def leaves(
 
 
 def not_chosen(turns: Sequence[Turn], *, without: Collection[str] = frozenset()) -> frozenset[str]:
-    """Answers that the conversation did not go on with, while it did with another answer to the same prompt."""
+    """Answers that their agent did not go on with, while it did with another that it could choose instead."""
     by_id = {turn.id: turn for turn in turns}
     followers: dict[str | None, list[Turn]] = {}
     for turn_id, before in _follows(turns, without).items():
         followers.setdefault(before, []).append(by_id[turn_id])
     found: set[str] = set()
-    for members in (each for after in followers.values() for each in _of_one_prompt(after)):
-        left = {turn.id for turn in members if not _is_gone_on_with(turn, followers.get(turn.id, ()))}
-        if len(left) < len(members):
-            found |= left
+    for before, after in followers.items():
+        for alike in _of_one_prompt(after):
+            gone_on_at = {
+                turn.id: min(later.started_at for later in on)
+                for turn in alike
+                if (on := [later for later in followers.get(turn.id, ()) if _goes_on(later, turn)])
+            }
+            for members in _alternatives(alike, gone_on_at, by_id.get(before or "")):
+                left = {turn.id for turn in members} - gone_on_at.keys()
+                if len(left) < len(members):
+                    found |= left
     return frozenset(found)
 
 
@@ -117,11 +126,11 @@ def _follows(turns: Iterable[Turn], without: Collection[str]) -> dict[str, str |
 
 
 def _of_one_prompt(turns: Sequence[Turn]) -> list[list[Turn]]:
-    """Sets of two or more turns that answer equal messages with equal tools."""
-    groups: dict[tuple[int, str | None], list[list[Turn]]] = {}  # by something cheap to compare
+    """Sets of two or more turns of one agent that answer equal messages with equal tools."""
+    groups: dict[tuple[str, int, str | None], list[list[Turn]]] = {}  # by something cheap to compare
     for turn in turns if len(turns) > 1 else ():
         last = turn.messages[-1].content if turn.messages else None
-        alike = groups.setdefault((len(turn.messages), last), [])
+        alike = groups.setdefault((turn.agent, len(turn.messages), last), [])
         same = [each for each in alike if each[0].messages == turn.messages and each[0].tools == turn.tools]
         if same:
             same[0].append(turn)
@@ -130,12 +139,37 @@ def _of_one_prompt(turns: Sequence[Turn]) -> list[list[Turn]]:
     return [members for alike in groups.values() for members in alike if len(members) > 1]
 
 
-def _is_gone_on_with(turn: Turn, followers: Sequence[Turn]) -> bool:
-    """Whether a later prompt contains its tokens or its reply; that a turn came next in time is not enough."""
-    if any(later.fork is None and later.prefix == turn.id for later in followers):
+def _alternatives(alike: Sequence[Turn], gone_on_at: Mapping[str, float], before: Turn | None) -> list[list[Turn]]:
+    """Divides turns of one prompt into sets, from each of which the agent could choose.
+
+    The choices of a request are one set. So are requests that came one after another, each when all earlier ones were
+    answered and none had been gone on with: then the question was asked again. Where requests overlap, parallel workers
+    ask the same; and as many requests as `before`, the turn that all follow, has equal tool calls are one for each.
+    gone_on_at: when a turn was first gone on with.
+    """
+    requests: dict[float, list[Turn]] = {}
+    for turn in sorted(alike, key=lambda turn: turn.started_at):
+        requests.setdefault(turn.started_at, []).append(turn)
+    ends = accumulate((max(turn.finished_at for turn in choices) for choices in requests.values()), max)
+    overlap = any(later < end for end, later in zip(ends, [*requests][1:], strict=False))
+    calls = () if before is None or _goes_on(alike[0], before) else before.reply.tool_calls
+    if overlap or len(requests) <= max(Counter(map(call_key, calls)).values(), default=0):
+        return list(requests.values())
+    sets: list[list[Turn]] = [[]]
+    for asked_at, choices in requests.items():
+        if any(gone_on_at.get(turn.id, math.inf) < asked_at for turn in sets[-1]):
+            sets.append([])
+        sets[-1] += choices
+    return sets
+
+
+def _goes_on(later: Turn, turn: Turn) -> bool:
+    """Whether the prompt of `later`, which follows `turn`, contains its tokens or its reply; that it came next in time
+    is not enough."""
+    if later.fork is None and later.prefix == turn.id:
         return True
     reply = message_key(turn.reply)
-    return any(message_key(message) == reply for later in followers for message in later.messages)
+    return any(message_key(message) == reply for message in later.messages)
 
 
 # ---- what was given

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 import threading
 import time
 from collections import Counter
@@ -109,6 +110,8 @@ class Session:
         self._refused: Counter[str] = Counter()
         self._completions: dict[Completion, asyncio.Task[None]] = {}
         self._num_tokens = 0
+        self._last_at = 0.0
+        """The last time that `_now` returned."""
         self._close_reason: str | None = None
         # Guards all fields above and the completions. Held while rendering and parsing, never while awaiting.
         self._lock = threading.RLock()
@@ -276,7 +279,9 @@ class Session:
             num_tokens=self._num_tokens,
             now=time.monotonic(),
         )
-        completion = plan(request, self.spec, self._prompts, self._seeds, num_tokens=self._num_tokens)
+        completion = plan(
+            request, self.spec, self._prompts, self._seeds, num_tokens=self._num_tokens, started_at=self._now()
+        )
         turn_ids = [choice.call.id for choice in completion.choices]
         self._graph.begin(turn_ids, request.messages, request.agent, completion.prompt.follows)
         # A task of its own, so that cancelling the request does not cancel the recording of its tokens.
@@ -371,7 +376,7 @@ class Session:
             undecoded=choice.reply.undecoded,
             started_at=completion.started_at,
             first_token_at=choice.first_token_at,
-            finished_at=time.time(),
+            finished_at=self._now(),
             abort_cause=self._abort_cause(completion) if is_aborted else None,
         )
         self._prompts.remember(turn, prompt, request.template_kwargs)
@@ -386,6 +391,11 @@ class Session:
                 self._graph.break_off(turn.id, "failed")
                 raise
         completion.add(choice.idx, turn)
+
+    def _now(self) -> float:
+        """Unix time, but later than ever before: times say what came after what, even if the system's clock is set."""
+        self._last_at = max(time.time(), math.nextafter(self._last_at, math.inf))
+        return self._last_at
 
     def _abort_cause(self, completion: Completion) -> AbortCause | None:
         if completion.stop_cause is None or completion.stop_cause == "token_limit":

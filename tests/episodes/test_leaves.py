@@ -6,6 +6,7 @@ import asyncio
 import random
 from collections.abc import Mapping
 from dataclasses import replace
+from itertools import permutations
 
 import pytest
 
@@ -15,7 +16,7 @@ from ludus.episodes.reward import Result, RewardSheet, leaves, masked_answers, n
 from ludus.episodes.spec import SessionSpec
 from ludus.errors import AgentError, UserError
 from ludus.types import ChatRequest, Message, Turn
-from tests.episodes.conftest import SetTable, Table, user
+from tests.episodes.conftest import ADD, SetTable, Table, user
 from tests.episodes.trees import random_session
 
 
@@ -99,6 +100,117 @@ def test_raw_prompts_go_on_with_the_tokens_that_they_hold(set_table: SetTable) -
         (after,) = await table.session.complete(ChatRequest((), prompt=(*path, *table.text.tokenizer.encode(" go"))))
         assert after.prefix == two.id
         assert named(table, {"1": one, "2": two, "after": after}) == ({"after"}, {"1"})
+
+    asyncio.run(main())
+
+
+def test_another_agent_is_no_alternative(set_table: SetTable) -> None:
+    """Two sides of a debate get equal openings; who answers at once is credited beside who takes two turns."""
+
+    async def main() -> None:
+        table = set_table(["yes", "no", "because"])
+        pro = await table.ask(user("is it so?"), agent="pro")
+        con = await table.ask(user("is it so?"), agent="con")
+        pro2 = await table.ask(user("is it so?"), pro.reply, user("why?"), agent="pro")
+        assert named(table, {"pro": pro, "con": con, "pro2": pro2}) == ({"con", "pro2"}, set())
+
+    asyncio.run(main())
+
+
+def test_what_an_agent_follows_is_its_own(set_table: SetTable) -> None:
+    """An equal prompt of another agent says nothing of where this one's belongs, whoever asked first."""
+
+    async def main() -> None:
+        for critic_first in (True, False):
+            table = set_table(["plan", "a", "b", "c"])
+            plan = await table.ask(user("plan"))
+            asked = [("critic", None), ("", plan.id), ("", plan.id)]
+            for agent, follows in asked if critic_first else asked[::-1]:
+                assert (await table.ask(user("part"), agent=agent)).follows == follows
+
+    asyncio.run(main())
+
+
+def test_workers_that_ask_the_same_at_once_are_all_credited(set_table: SetTable) -> None:
+    """Whenever requests of one prompt overlap, and in whichever order they end, none is an alternative; the choices of
+    one of them are."""
+
+    async def main() -> None:
+        table = set_table(["a", "b", "c", "d", "e"])
+        one = await table.ask(user("vote"))
+        two, three = await table.session.complete(ChatRequest((user("vote"),), n=2))
+        four = await table.ask(user("vote"))
+        more = await table.ask(user("vote"), three.reply, user("the tool says 2"))
+        turns = table.session.snapshot().turns
+        assert not_chosen(turns) == {one.id, two.id, four.id}  # one after the other: asked again
+        for ends in permutations((3.0, 4.0, 5.0, 6.0)):
+            asked = (one.id, 0.0), (two.id, 1.0), (three.id, 1.0), (four.id, 2.0)
+            times = {id_: (start, end) for (id_, start), end in zip(asked, ends, strict=True)} | {more.id: (7.0, 8.0)}
+            at_once = [replace(turn, started_at=times[turn.id][0], finished_at=times[turn.id][1]) for turn in turns]
+            assert not_chosen(at_once) == {two.id}
+            assert set(leaves(at_once)) == {one.id, four.id, more.id}
+
+    asyncio.run(main())
+
+
+def test_a_second_attempt_is_no_alternative(set_table: SetTable) -> None:
+    """What is asked again after the first answer was gone on with stands for itself."""
+
+    async def main() -> None:
+        table = set_table(["a", "b", "c", "d", "e"])
+        first = await table.ask(user("go"))
+        more = await table.ask(user("go"), first.reply, user("on"))
+        second = await table.ask(user("go"))
+        asked = {"first": first, "more": more, "second": second}
+        assert named(table, asked) == ({"more", "second"}, set())
+        asked["third"] = await table.ask(user("go"))
+        asked["on"] = await table.ask(user("go"), asked["third"].reply, user("on"))
+        assert named(table, asked) == ({"more", "on"}, {"second"})
+
+    asyncio.run(main())
+
+
+def test_a_try_that_failed_is_no_answer(set_table: SetTable) -> None:
+    """An aborted request and the one that was sent instead, while the first still ran, are not workers at once."""
+
+    async def main() -> None:
+        table = set_table(["a", "b", "c", "d"])
+        tried = [await table.ask(user("go")) for _ in range(3)]
+        more = await table.ask(user("go"), tried[2].reply, user("on"))
+        turns = list(table.session.snapshot().turns)
+        broken = replace(turns[0].sampled, stop_reason="abort")
+        turns[0] = replace(turns[0], sampled=broken, finished_at=turns[1].started_at + 1.0)
+        assert not_chosen(turns) == {tried[1].id} and leaves(turns) == (more.id,)
+
+    asyncio.run(main())
+
+
+def test_each_call_has_an_answer_of_its_own(set_table: SetTable) -> None:
+    """Two equal calls served one after the other are two sub-agents; a third request is a question asked again."""
+
+    async def main() -> None:
+        call = '<tool_call>\n{"name": "add", "arguments": {"task": "find it"}}\n</tool_call>'
+        table = set_table([f"{call}\n{call}", "a", "b", "c", "d"], "chatml-tools")
+        asked = {"main": await table.ask(user("go"), tools=(ADD,))}
+        assert len(asked["main"].reply.tool_calls) == 2
+        for name in ("one", "two"):
+            asked[name] = await table.ask(user("find it"))
+        asked["more"] = await table.ask(user("find it"), asked["two"].reply, user("sure?"))
+        assert {asked[name].follows for name in ("one", "two")} == {asked["main"].id}
+        assert named(table, asked) == ({"one", "more"}, set())
+
+    asyncio.run(main())
+
+
+def test_times_of_a_session_never_go_back(set_table: SetTable, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The system's clock is set back between two requests: the second still came after the first was answered."""
+
+    async def main() -> None:
+        table = set_table(["a", "b"])
+        first = await table.ask(user("go"))
+        monkeypatch.setattr("time.time", lambda: first.started_at - 3600)
+        second = await table.ask(user("go"))
+        assert first.started_at < first.finished_at < second.started_at < second.finished_at
 
     asyncio.run(main())
 

@@ -11,6 +11,7 @@ history; its turns are cut, aborted, empty, or equal to a sibling's.
 
 from __future__ import annotations
 
+import itertools
 import json
 import random
 from collections.abc import Sequence
@@ -61,14 +62,18 @@ class _Player:
         self._keeps_thoughts = rng.random() < 0.5
         self._turns: list[Turn] = []
         self._system = Message("system", self._random_text())
+        self._ticks = itertools.count(1)
 
     def play_round(self) -> None:
         requests = [self._next_request() for _ in range(self._rng.choice((1, 1, 1, 2, 3)))]
-        matched = [(messages, agent, self.graph.match(messages, agent)) for messages, agent in requests]
+        matched = [
+            (messages, agent, self.graph.match(messages, agent), float(next(self._ticks)))
+            for messages, agent in requests
+        ]
         self._rng.shuffle(matched)
-        for messages, agent, match in matched:
+        for messages, agent, match, asked_at in matched:
             for _ in range(self._rng.choice((1, 1, 1, 2, 3))):
-                self._turns.append(self._answer(messages, agent, match))
+                self._turns.append(self._answer(messages, agent, match, asked_at))
 
     def _next_request(self) -> tuple[tuple[Message, ...], str]:
         rng = self._rng
@@ -98,7 +103,7 @@ class _Player:
             return Message("tool", self._random_text(), tool_call_id=turn.reply.tool_calls[0].id)
         return Message("user", self._random_text())
 
-    def _answer(self, messages: tuple[Message, ...], agent: str, match: TurnMatch) -> Turn:
+    def _answer(self, messages: tuple[Message, ...], agent: str, match: TurnMatch, asked_at: float) -> Turn:
         fork = self._fork(messages, match)
         follows = match.follows
         if follows is not None and match.exact and fork is None:
@@ -120,6 +125,8 @@ class _Player:
             sampled=sampled,
             sampling=self._rng.choice(_SAMPLINGS),
             agent=agent,
+            started_at=asked_at,
+            finished_at=float(next(self._ticks)),
         )
 
     def _fork(self, messages: Sequence[Message], match: TurnMatch) -> ForkReason | None:

@@ -1,5 +1,5 @@
 """Checks credit assignment against returns computed by hand, in episodes with branches, stripped reasoning, sub-agents,
-workers, best-of-n choices and retries; and with random agents whose answers arrive in two orders.
+workers, debates, best-of-n choices and retries; and with random agents whose answers arrive in two orders.
 
 Knows: chat requests, what an agent returns, returns of turns.  Knows not: models, as the answers are scripted.
 Each episode is processed as in a run: its requests by a recorder, with the model's tokenizer; what its agent returns by
@@ -14,7 +14,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 
 from ludus.checks.verify.chat import THINKING_TEMPLATE, chat_of_words
-from ludus.checks.verify.order import play_returns
+from ludus.checks.verify.order import play_tree
 from ludus.checks.verify.trees import WORDS
 from ludus.checks.verify.verdict import MODEL, OnDone, Verdict, ignore
 from ludus.engines.scripted import ScriptedEngine
@@ -67,18 +67,27 @@ class CreditResult(Verdict):
     """Number of random agents whose answers arrived in two orders."""
     changed: tuple[int, ...] = ()
     """Numbers of agents with a return that differs in the second order."""
+    misjudged: tuple[int, ...] = ()
+    """Numbers of agents of whose answers others were taken as not chosen than those that they did not choose."""
     seed: int = 0
     """Seed of the random agents."""
 
     @classmethod
     def of(
-        cls, model: str, rows: tuple[CreditRow, ...], *, trees: int = 0, changed: tuple[int, ...] = (), seed: int = 0
+        cls,
+        model: str,
+        rows: tuple[CreditRow, ...],
+        *,
+        trees: int = 0,
+        changed: tuple[int, ...] = (),
+        misjudged: tuple[int, ...] = (),
+        seed: int = 0,
     ) -> CreditResult:
-        return cls(model, len(rows), max(row.abs_diff for row in rows), rows, trees, changed, seed)
+        return cls(model, len(rows), max(row.abs_diff for row in rows), rows, trees, changed, misjudged, seed)
 
     @property
     def ok(self) -> bool:
-        return self.max_abs_diff <= TOLERANCE and not self.changed
+        return self.max_abs_diff <= TOLERANCE and not self.changed and not self.misjudged
 
     @property
     def details(self) -> Sequence[Mapping[str, object]]:
@@ -89,11 +98,12 @@ def verify_credit(*, trees: int = 10_000, model: str = MODEL, seed: int = 0, on_
     """Do turns get the returns that a person computes by hand?
 
     Episodes that branch, whose reasoning is stripped, that call
-    sub-agents, send workers out at once, choose among answers and ask
-    again are run through the recorder. The answers are written down: of
-    the model only its tokenizer is used. Then random agents that do
+    sub-agents, send workers out at once, debate, choose among answers and
+    ask again are run through the recorder. The answers are written down:
+    of the model only its tokenizer is used. Then random agents that do
     several things at once play twice, some over HTTP too: whichever answer
-    comes first, the return of every turn must be the same.
+    comes first, the return of every turn must be the same, and only those
+    answers may be left out that the agent did not choose.
 
     Example:  ludus verify credit --trees 10000
     """
@@ -101,24 +111,25 @@ def verify_credit(*, trees: int = 10_000, model: str = MODEL, seed: int = 0, on_
     plain = ChatText.load(folder, chat_template="chatml-tools")
     thinking = ChatText.load(folder, chat_template=str(THINKING_TEMPLATE))
     rows = run_blocking(_play_all(plain, thinking))
-    changed = run_blocking(_changed_trees(trees, seed, on_done))
-    return CreditResult.of(model, rows, trees=trees, changed=changed, seed=seed)
+    changed, misjudged = run_blocking(_play_trees(trees, seed, on_done))
+    return CreditResult.of(model, rows, trees=trees, changed=changed, misjudged=misjudged, seed=seed)
 
 
-async def _changed_trees(trees: int, seed: int, on_done: OnDone) -> tuple[int, ...]:
-    """Numbers of random agents whose returns changed. Every hundredth agent also runs over HTTP, where requests are
-    slower."""
-    text, changed = chat_of_words(WORDS), []
+async def _play_trees(trees: int, seed: int, on_done: OnDone) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """Numbers of random agents whose returns changed, and of those whose choice was misjudged. Every hundredth agent
+    also runs over HTTP, where requests are slower."""
+    text, changed, misjudged = chat_of_words(WORDS), [], []
     for number in range(trees):
         tree = f"{seed}/{number}"
-        first = await play_returns(text, tree, order=1)
-        others = [await play_returns(text, tree, order=2)]
+        plays = [await play_tree(text, tree, order) for order in (1, 2)]
         if number % 100 == 0:
-            others.append(await play_returns(text, tree, order=3, over_http=True))
-        if any(returns != first for returns in others):
+            plays.append(await play_tree(text, tree, order=3, over_http=True))
+        if any(each.returns != plays[0].returns for each in plays):
             changed.append(number)
+        if not all(each.is_chosen_right for each in plays):
+            misjudged.append(number)
         on_done(number + 1, trees)
-    return tuple(changed)
+    return tuple(changed), tuple(misjudged)
 
 
 async def _play_all(plain: ChatText, thinking: ChatText) -> tuple[CreditRow, ...]:
@@ -140,6 +151,11 @@ async def _play_all(plain: ChatText, thinking: ChatText) -> tuple[CreditRow, ...
         # b was not gone on with, and is named all the same: its return is its own. a = 0.5 · 1; c is not chosen.
         await _best_of(plain, by_name=True),
         await _retries(plain),
+        await _asked_again(plain),
+        await _attempts(plain),
+        await _debate(plain),
+        await _votes(plain),
+        await _equal_calls(plain),
     )
     return tuple(row for rows in episodes for row in rows)
 
@@ -273,8 +289,8 @@ async def _best_of(text: ChatText, *, by_name: bool = False) -> list[CreditRow]:
 
 
 async def _retries(text: ChatText) -> list[CreditRow]:
-    """A request that is sent again under its key is one turn; a question that is asked again is two, and as nothing
-    goes on with either, both are leaves. A bare 1 at discount 0.5: b = c = 1; a = 0.5 · (1 + 1) / 2 = 0.5.
+    """A request that is sent again under its key is one turn; a question that is asked again is two, and as the agent
+    goes on with neither, both are leaves. A bare 1 at discount 0.5: b = c = 1; a = 0.5 · (1 + 1) / 2 = 0.5.
     """
     play = _Play("retries", text, ("first", "second", "third"))
     await play.ask("a", [_user("go")], retry_key="once")
@@ -282,6 +298,62 @@ async def _retries(text: ChatText) -> list[CreditRow]:
     await play.ask("b", [*said, _user("again")])
     await play.ask("c", [*said, _user("again")])
     return await play.rows(1.0, {"a": 0.5, "b": 1.0, "c": 1.0}, turn_discount=0.5)
+
+
+async def _asked_again(text: ChatText) -> list[CreditRow]:
+    """The best of three by a loop, which asks for each when the one before is answered; the agent goes on with the
+    second. A bare 2 at discount 0.5: d = 2; b = 0.5 · 2 = 1; a and c were not chosen."""
+    play = _Play("asked again", text, ("one", "two", "three", "done"))
+    await play.ask("a", [_user("go")])
+    chosen = await play.ask("b", [_user("go")])
+    await play.ask("c", [_user("go")])
+    await play.ask("d", [*chosen, _user("and then?")])
+    return await play.rows(2.0, {"a": None, "b": 1.0, "c": None, "d": 2.0}, turn_discount=0.5)
+
+
+async def _attempts(text: ChatText) -> list[CreditRow]:
+    """A first attempt of two turns, then a second one, which ends with its first answer: nothing was chosen there.
+    A bare 1 at discount 0.5: b = c = 1; a = 0.5 · 1 = 0.5."""
+    play = _Play("attempts", text, ("first", "no", "second"))
+    said = await play.ask("a", [_user("go")])
+    await play.ask("b", [*said, _user("and then?")])
+    await play.ask("c", [_user("go")])
+    return await play.rows(1.0, {"a": 0.5, "b": 1.0, "c": 1.0}, turn_discount=0.5)
+
+
+async def _debate(text: ChatText) -> list[CreditRow]:
+    """Two agents get the same opening, one after the other; the first has two turns, the second one. Neither is an
+    alternative to the other. A bare 1: p1 = p2 = c1 = 1."""
+    play = _Play("debate", text, ("yes", "no", "because"))
+    said = await play.ask("p1", [_user("is it so?")], agent="pro")
+    await play.ask("c1", [_user("is it so?")], agent="con")
+    await play.ask("p2", [*said, _user("why?")], agent="pro")
+    return await play.rows(1.0, {"p1": 1.0, "c1": 1.0, "p2": 1.0})
+
+
+async def _votes(text: ChatText) -> list[CreditRow]:
+    """Three workers of one tag ask the same at once; one uses a tool, and all answers are merged. A bare 1 at discount
+    0.5: w1 = w3 = more = merge = 1; w2 = 0.5 · 1 = 0.5."""
+    play = _Play("votes", text, ("a", "b", "c", "d", "b or so"))
+    _, said, _ = await asyncio.gather(*(play.ask(name, [_user("how many?")]) for name in ("w1", "w2", "w3")))
+    await play.ask("more", [*said, _user("the tool says 2")])
+    await play.ask("merge", [_user("which of them?")])
+    by_hand = {"w1": 1.0, "w2": 0.5, "w3": 1.0, "more": 1.0, "merge": 1.0}
+    return await play.rows(1.0, by_hand, turn_discount=0.5)
+
+
+async def _equal_calls(text: ChatText) -> list[CreditRow]:
+    """Two equal calls of one turn are served one after the other by sub-agents without a tag; the second has two turns.
+    A bare 1 at discount 0.5: h1 = more = m2 = 1; h2 = 0.5 · 1 = 0.5; m1 = 0.5 · (1 + 0.5 + 1) / 3."""
+    play = _Play("equal calls", text, (f"{_CALL}\n{_CALL}", "Paris", "Lyon?", "Paris", "It is Paris."))
+    asked = await play.ask("m1", [_user("what is it?")], tools=(_RESEARCH,))
+    task = [_user("find the capital of France")]
+    await play.ask("h1", task)
+    await play.ask("more", [*await play.ask("h2", task), _user("sure?")])
+    served = [Message("tool", "Paris", tool_call_id=call.id) for call in asked[-1].tool_calls]
+    await play.ask("m2", [*asked, *served], tools=(_RESEARCH,))
+    by_hand = {"m1": 1.25 / 3, "h1": 1.0, "h2": 0.5, "more": 1.0, "m2": 1.0}
+    return await play.rows(1.0, by_hand, turn_discount=0.5)
 
 
 async def _guesses(

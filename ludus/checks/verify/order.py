@@ -1,10 +1,12 @@
 """Checks that credit does not depend on the order of answers: random concurrent agents are answered in two orders.
 
-Knows: chat requests, an engine that holds answers back, returns of turns.  Knows not: models.
-An agent is a tree of conversations. Each continues, begins anew, takes several answers and continues one of them,
-repeats a request, retries a request with its key, starts workers and merges their results, or has its tool calls served
-by sub-agents, with the same tag or another. Each text depends only on its place in the tree, so that two plays differ
-only in the order of answers: the return of every turn must be the same.
+Knows: chat requests, an engine that holds answers back, returns of turns.  Knows not: models, the rule of credit.
+An agent is a tree of conversations. Each continues, begins anew, takes several answers and continues one of them, asks
+again before or after it was answered, makes a second attempt, retries a request with its key, starts workers and merges
+their results, has several agents (or several workers of one) answer the same prompt, or has its tool calls served by
+sub-agents, with the same tag or another. Each text depends only on its place in the tree, so that two plays differ only
+in the order of answers: the return of every turn must be the same. The agent also knows of which answers it chose one:
+exactly the others must be not chosen.
 """
 
 from __future__ import annotations
@@ -16,7 +18,7 @@ import re
 from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from concurrent.futures import Future
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import httpx
@@ -27,6 +29,7 @@ from ludus.episodes.episode import finish
 from ludus.episodes.keys import SessionKeys
 from ludus.episodes.outcome import Returned
 from ludus.episodes.recorder import Recorder
+from ludus.episodes.reward import not_chosen
 from ludus.episodes.session import Session
 from ludus.episodes.spec import SessionSpec
 from ludus.gateway.server import GatewayServer
@@ -44,13 +47,26 @@ _DISCOUNT = 0.5
 _WORDS = ("yes", "no", "well", "done")
 _TOOLS = (ToolSpec("ask"),)
 _NAME = re.compile(r"#[\w.]+")
-_KINDS = ("go on", "afresh", "best of", "twice", "retry", "workers", "workers", "calls")
-_ALONE = _KINDS[:5]
+_ALONE = ("go on", "afresh", "best of", "again", "twice", "retry")
+_KINDS = (*_ALONE, "attempts", "alike", "alike", "workers", "workers", "calls")
+_CHOICES = ("best of", "again")
+"""Of these answers the agent chooses one."""
+_SEVERAL = ("best of", "again", "twice", "workers")
+"""After these the agent may begin anew instead of going on."""
 _MAX_DEPTH = 2
 
 
-async def play_returns(text: ChatText, seed: str, order: int, *, over_http: bool = False) -> Returns:
-    """The returns of a random agent's turns. order: seed of the order of its answers."""
+@dataclass(frozen=True, slots=True)
+class Played:
+    """What became of a random agent's turns."""
+
+    returns: Returns
+    is_chosen_right: bool
+    """Not chosen are exactly the answers that the agent had to choose from and did not go on with."""
+
+
+async def play_tree(text: ChatText, seed: str, order: int, *, over_http: bool = False) -> Played:
+    """A random agent. order: seed of the order of its answers."""
     play = _Play(text, seed, random.Random(order))
     session = Recorder(play.engine, text).open(SessionSpec("tree"))
     if over_http:
@@ -67,7 +83,10 @@ async def play_returns(text: ChatText, seed: str, order: int, *, over_http: bool
     episode = finish(SessionSpec(), record, Returned(returned), started_at=0.0)
     assert episode.outcome.kind == "ok", episode.outcome
     returns = episode_returns(episode, _DISCOUNT)
-    return {name: returns[play.ids[name]] for name in names}
+    others = not_chosen(record.turns)
+    left = [len(each) - sum(play.ids[name] in others for name in each) for each in play.choices]
+    is_right = all(num == 1 for num in left) and sum(len(each) - 1 for each in play.choices) == len(others)
+    return Played({name: returns[play.ids[name]] for name in names}, is_right)
 
 
 class _HeldEngine(ScriptedEngine):
@@ -91,6 +110,8 @@ class _Play:
         self.engine = _HeldEngine(self._answer, text)
         self.ids: dict[str, str] = {}
         """Ids of turns, by name."""
+        self.choices: list[Sequence[str]] = []
+        """Sets of answers, by name, of which the agent went on with one."""
         self._text = text
         self._seed = seed
         self._order = order
@@ -102,7 +123,9 @@ class _Play:
         self._let_go: Counter[str] = Counter()
         self._num_answered = 0
         self._awaited: dict[str, asyncio.Event] = {}
-        """Steps whose first request must arrive before they send the second."""
+        """Steps that send their next request when the one before has arrived."""
+        self._differ_at: set[str] = set()
+        """Steps whose answers must differ: equal ones that are gone on with could be either."""
 
     async def run(self, ask: Ask, *, pause_s: float) -> None:
         """Run the agent to its end. pause_s: interval at which the engine's requests are checked."""
@@ -134,23 +157,33 @@ class _Play:
         rng = random.Random(f"{self._seed}/{name}/{call.sampling.seed}")
         asked = [{"name": "ask", "arguments": {"task": task}} for task in self._tasks.get(name, ())]
         calls = "".join(f"\n<tool_call>\n{json.dumps(each)}\n</tool_call>" for each in asked)
-        return rng.choice(_WORDS) + calls
+        return rng.choice(_WORDS) + (f" {call.sampling.seed}" if name in self._differ_at else "") + calls
 
     async def _conversation(self, ask: Ask, path: str, agent: str, opening: str, *, depth: int) -> None:
         rng = random.Random(f"{self._seed}/{path}")
         said: list[Message] = []
+        chosen_from: Sequence[str] = ()
         for step in range(rng.randint(1, 3)):
             name, kind = f"{path}.{step}", rng.choice(_KINDS if depth < _MAX_DEPTH else _ALONE)
             subs = [f"{name}w{idx}" for idx in range(rng.randint(2, 3))]
             openings = [f"look at {sub}" for sub in subs] if kind == "calls" else ["part"] * len(subs)
             self._tasks[name] = openings if kind == "calls" else []
+            if chosen_from and kind != "afresh":
+                self.choices.append(chosen_from)
             said = [*([] if kind == "afresh" else said), Message("user", f"{opening} {name}")]
             request = ChatRequest(tuple(said), _TOOLS, n=len(subs) if kind == "best of" else 1, agent=agent)
+            tag = rng.choice((agent, f"helper of {name}"))
+            if kind == "alike":
+                others = [rng.choice((agent, f"{name} {idx}")) for idx in range(2)]
+                await self._alike(ask, request, name, [agent, *others])
+                said, chosen_from = [], ()
+                continue
             reply = rng.choice(await self._replies(ask, request, name, kind))
-            goes_on = kind not in ("best of", "twice", "workers") or rng.random() < 0.5
+            goes_on = kind not in _SEVERAL or rng.random() < 0.5
             said = [*said, reply] if goes_on else []
+            is_choice = kind in _CHOICES and goes_on
+            chosen_from = [each for each in self.ids if each.startswith(f"{name}/")] if is_choice else ()
             if kind in ("workers", "calls"):
-                tag = rng.choice((agent, f"helper of {name}"))
                 pairs = zip(subs, openings, strict=True)
                 await asyncio.gather(*(self._conversation(ask, sub, tag, each, depth=depth + 1) for sub, each in pairs))
             said += [Message("tool", "served", tool_call_id=each.id) for each in reply.tool_calls]
@@ -158,17 +191,59 @@ class _Play:
     async def _replies(self, ask: Ask, request: ChatRequest, name: str, kind: str) -> list[Message]:
         """The replies of a step: two if the request is repeated, one if it is retried with its key."""
         self._num_choices[name] = request.n
-        if kind not in ("twice", "retry"):
-            return await self._send(ask, request, [f"{name}/{idx}" for idx in range(request.n)])
-        request = replace(request, retry_key=name if kind == "retry" else None)
-        first = asyncio.ensure_future(self._send(ask, request, [f"{name}/0"]))
-        await self._awaited.setdefault(name, asyncio.Event()).wait()
-        second = await self._send(ask, request, [f"{name}/1"] if kind == "twice" else [])
-        return [*await first, *second]
+        if kind in (*_CHOICES, "twice"):
+            self._differ_at.add(name)
+        names = [f"{name}/{idx}" for idx in range(request.n)]
+        if kind in ("twice", "retry"):
+            request = replace(request, retry_key=name if kind == "retry" else None)
+            sent = await self._at_once(ask, [request] * 2, [names, [f"{name}/1"] if kind == "twice" else []])
+            return [reply for each in sent for reply in await each]
+        replies = await self._send(ask, request, names)
+        if kind == "attempts":
+            told = (*request.messages, *replies, Message("user", f"go on {name}x"))
+            self._num_choices[f"{name}x"] = 1
+            await self._send(ask, replace(request, messages=told), [f"{name}x/0"])
+        if kind in ("again", "attempts"):
+            replies += await self._send(ask, request, [f"{name}/1"])
+        return replies if kind != "attempts" else replies[1:]
+
+    async def _alike(self, ask: Ask, request: ChatRequest, name: str, tags: Sequence[str]) -> None:
+        """Several workers that ask the same at once, as agents of these tags; each goes on for as long as it likes."""
+        self._num_choices[name] = 1
+        self._differ_at.add(name)
+        requests = [replace(request, agent=tag) for tag in tags]
+        sent = await self._at_once(ask, requests, [[f"{name}/{idx}"] for idx in range(len(tags))])
+
+        async def go_on(idx: int) -> None:
+            said = [*request.messages, *await sent[idx]]
+            for step in range(random.Random(f"{self._seed}/{name}/{idx}").randint(0, 2)):
+                later = f"{name}v{idx}.{step}"
+                self._num_choices[later] = 1
+                said.append(Message("user", f"go on {later}"))
+                said += await self._send(ask, replace(requests[idx], messages=tuple(said)), [f"{later}/0"])
+
+        await asyncio.gather(*map(go_on, range(len(tags))))
+
+    async def _at_once(
+        self, ask: Ask, requests: Sequence[ChatRequest], names: Sequence[Sequence[str]]
+    ) -> list[asyncio.Future[list[Message]]]:
+        """Send requests with equal messages, each as soon as the one before has arrived, and none is answered. names:
+        of the new turns of each."""
+        sent: list[asyncio.Future[list[Message]]] = []
+        for request, new in zip(requests, names, strict=True):
+            if sent:
+                step = names[0][0].partition("/")[0]
+                await self._awaited.setdefault(step, asyncio.Event()).wait()
+            self._num_sent += len(new)  # before its task begins, or a held answer would be released first
+            sent.append(asyncio.ensure_future(self._replies_to(ask, request, new)))
+        return sent
 
     async def _send(self, ask: Ask, request: ChatRequest, names: Sequence[str]) -> list[Message]:
         """Send a request; returns its replies. names: names of the new turns."""
         self._num_sent += len(names)
+        return await self._replies_to(ask, request, names)
+
+    async def _replies_to(self, ask: Ask, request: ChatRequest, names: Sequence[str]) -> list[Message]:
         answered = await ask(request)
         self._num_answered += len(names)
         self.ids |= {name: turn_id for name, (turn_id, _) in zip(names, answered, strict=False)}

@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from ludus.checks.verify import credit
+from ludus.checks.verify import credit, order
 from ludus.checks.verify.credit import CreditResult, verify_credit
 from ludus.episodes.episode import finish
 from ludus.episodes.outcome import Returned
+from ludus.episodes.reward import not_chosen
 from ludus.episodes.spec import SessionSpec
-from ludus.types import Episode, SessionRecord
+from ludus.types import Episode, SessionRecord, Turn
 
 
 def _unfollowed(episode: Episode) -> list[str]:
@@ -55,7 +56,7 @@ def test_the_recorder_makes_of_the_episodes_what_they_claim(tiny_model_folder: P
         # each is the same whatever finished first, and wrong
         (lambda episode: [episode.session.turns[-1].id], {"workers", "best of three", "retries"}),  # the last asked
         (lambda episode: [turn.id for turn in episode.session.turns], {"outcome", "workers", "retries"}),  # every turn
-        (_unfollowed, {"best of three"}),  # every leaf, whether another answer was chosen or not
+        (_unfollowed, {"best of three", "asked again"}),  # every leaf, whether another answer was chosen or not
     ],
 )
 def test_a_wrong_rule_that_no_order_changes_is_noticed(
@@ -88,4 +89,17 @@ def test_no_return_depends_on_which_answer_came_first(tiny_model_folder: Path) -
     """Random agents with parallel workers, sub-agents, several answers and retries, in process and over HTTP."""
     result = verify_credit(model=str(tiny_model_folder), trees=200, seed=7)
     assert result.ok and result.changed == () and result.to_json()["trees"] == 200
-    assert not replace(result, changed=(3,)).ok
+    assert not replace(result, changed=(3,)).ok and not replace(result, misjudged=(3,)).ok
+
+
+def test_a_rule_that_ignores_who_asked_fails_on_random_agents(
+    tiny_model_folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It leaves out answers of other agents and of workers at once, the same in every order; the agents know better."""
+
+    def whoever_asked(turns: Sequence[Turn], **rest: Any) -> frozenset[str]:
+        return not_chosen([replace(turn, agent="", started_at=0.0, finished_at=0.0) for turn in turns], **rest)
+
+    monkeypatch.setattr(order, "not_chosen", whoever_asked)
+    result = verify_credit(model=str(tiny_model_folder), trees=40, seed=7)
+    assert not result.ok and not result.changed and len(result.misjudged) > 5
