@@ -26,6 +26,8 @@ class TokenRow:
     """For each token whether it is to be trained; it must then have been sampled by the model."""
     reward: Any = None
     """Of the whole row. None: it has none."""
+    turn_ids: Collection[str] = ()
+    """Turns that it is known to hold, which decide between turns with equal tokens. Empty: none is known."""
 
     def __post_init__(self) -> None:
         if len(self.token_ids) != len(self.mask):
@@ -45,6 +47,8 @@ class _Placed:
     """Token ids from the root to the turn's end."""
     nodes: frozenset[int]
     """The nodes on the path."""
+    asked: tuple[float, int]
+    """Orders turns as they were asked for, the choices of a request too, whichever was answered first."""
 
 
 def claim_rows(
@@ -61,8 +65,9 @@ def claim_rows(
     are_returns: the reward of a row is instead the return of every turn that it marks, and credit goes no further; a
     turn that several rows mark gets their mean.
     A row may end in the middle of an answer, and may hold several turns of one path. If several turns sampled the same
-    tokens after the same prompt, a row holds only one of them: the one that led to the row's next turn, else one that
-    no other row holds.
+    tokens after the same prompt, a row holds only one of them: one that `turn_ids` names, or that is on a path with it;
+    else the one that led to the row's next turn; else one that no other row holds, in the order in which they were
+    asked for.
     Raises UserError if a marked token was not sampled at that place.
     """
     placed = _place(record)
@@ -97,17 +102,19 @@ def _place(record: SessionRecord) -> list[_Placed]:
     for turn in record.turns:
         path = record.path_ids(turn.node)
         start = len(path) - len(turn.sampled.token_ids)
-        placed.append(_Placed(turn.id, start, path, frozenset(_on_paths(record, [turn]))))
-    return placed
+        asked = (turn.started_at, turn.sampling.seed or 0)  # seeds rise with the choices of a request
+        placed.append(_Placed(turn.id, start, path, frozenset(_on_paths(record, [turn])), asked))
+    return sorted(placed, key=lambda item: item.asked)
 
 
 def _held_turns(placed: Sequence[_Placed], rows: Sequence[TokenRow]) -> list[list[_Placed]]:
     """The turns that each row holds, in order; at most one begins at each of its tokens."""
     num_holding: Counter[str] = Counter()
     held: list[list[_Placed]] = [[] for _ in rows]
-    # The longest rows first: which of several equal turns a row holds is known from the turns that follow.
-    for row_idx in sorted(range(len(rows)), key=lambda row_idx: -len(rows[row_idx].token_ids)):
+    # Known turns first, then the longest rows: turns that follow say which of several equal turns a row holds.
+    for row_idx in sorted(range(len(rows)), key=lambda at: (not rows[at].turn_ids, -len(rows[at].token_ids))):
         ids = tuple(rows[row_idx].token_ids)
+        known = [item.nodes for item in placed if item.turn_id in rows[row_idx].turn_ids]
         by_start: dict[int, list[_Placed]] = {}
         for item in placed:
             end = min(len(ids), len(item.path))
@@ -115,7 +122,13 @@ def _held_turns(placed: Sequence[_Placed], rows: Sequence[TokenRow]) -> list[lis
                 by_start.setdefault(item.start, []).append(item)
         later: frozenset[int] = frozenset()
         for start in sorted(by_start, reverse=True):
-            chosen = min(by_start[start], key=lambda item: _preference(item, ids, later, num_holding[item.turn_id]))
+            chosen = min(
+                by_start[start],
+                key=lambda item: (
+                    not any(item.nodes <= path or path <= item.nodes for path in known),
+                    _preference(item, ids, later, num_holding[item.turn_id]),
+                ),
+            )
             num_holding[chosen.turn_id] += 1
             later |= chosen.nodes
             held[row_idx].insert(0, chosen)

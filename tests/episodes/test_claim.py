@@ -1,5 +1,7 @@
 """Rows that an agent returns are found again in the record, token by token, or refused."""
 
+from dataclasses import replace
+
 import pytest
 
 from ludus.episodes.claim import TokenRow, claim_rows
@@ -77,6 +79,32 @@ def test_two_outputs_with_equal_tokens_claim_a_turn_each():
     result = claim_rows(TWINS, [first, second])
     assert result.reward == {"a": 1.0, "b": 0.0} and result.left_out == {"c": (0,), "d": (0,)}
     assert claim_rows(TWINS, [first, second], are_returns=True).reward == {"a": 1.0, "b": 0.0}
+
+
+def test_a_known_turn_decides_between_equal_ones():
+    """Rows that say which turn they hold may come in any order; what is on a path with it follows, and rows that say
+    nothing get what is left."""
+    one, two = (TokenRow((1, 2, 3, 4), (0, 0, 1, 1), reward, (id_,)) for reward, id_ in ((1.0, "a"), (0.0, "b")))
+    for rows in ([one, two], [two, one]):
+        assert claim_rows(TWINS, rows).reward == {"a": 1.0, "b": 0.0}
+    unknown = TokenRow((1, 2, 3, 4), (0, 0, 1, 1), 0.0)
+    assert claim_rows(TWINS, [unknown, one]).reward == {"a": 1.0, "b": 0.0}
+    nodes = (*TWINS.nodes[:3], Node(1, (5,)), Node(3, (6,), "c"), Node(2, (5,)), Node(5, (6,), "d"))
+    turns = (*TWINS.turns[:2], turn("c", 4, (6,), "a"), turn("d", 6, (6,), "b"))
+    second = TokenRow((1, 2, 3, 4, 5, 6), (0, 0, 1, 1, 0, 1), 1.0, ("b",))
+    assert claim_rows(SessionRecord("s", nodes, turns), [second], are_returns=True).reward == {"b": 1.0, "d": 1.0}
+
+
+def test_equal_answers_are_claimed_as_they_were_asked_for():
+    """Which of two concurrent requests was answered first, or which choice of one, changes no reward."""
+    rows = [TokenRow((1, 2, 3, 4), (0, 0, 1, 1), reward) for reward in (1.0, 0.0)]
+    a, b, *others = TWINS.turns
+    asked = replace(a, started_at=1.0), replace(b, started_at=2.0)
+    choices = replace(a, sampling=Sampling(seed=7)), replace(b, sampling=Sampling(seed=8))
+    for pair in (asked, choices):
+        for ended in (pair, pair[::-1]):
+            record = replace(TWINS, turns=(*ended, *others))
+            assert claim_rows(record, rows).reward == {"a": 1.0, "b": 0.0}
 
 
 def test_of_equal_answers_a_row_holds_the_one_that_it_goes_on_with():

@@ -6,13 +6,14 @@ Knows: token ids, masks, the record's graph.  Knows not: rewards' meaning, train
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, Self
 
 import pydantic
 
 from ludus.agents.tools.episode_tools import EpisodeTools
 from ludus.compat.members import with_members
 from ludus.compat.verl.messages import message_value
+from ludus.compat.verl.server import TokenOutput
 from ludus.episodes.claim import TokenRow
 from ludus.errors import UserError
 from ludus.runs.interactions import path_of
@@ -57,6 +58,18 @@ class AgentLoopOutput(pydantic.BaseModel):
     """Kept with the episode; numbers below `metrics` in it are averaged and shown."""
     mm_processor_kwargs: dict[str, Any] | None = None
     mm_processor_output: Any = None
+    _turn_ids: tuple[str, ...] = pydantic.PrivateAttr(default=())
+    """Turns that it is known to hold."""
+
+    @pydantic.model_validator(mode="wrap")
+    @classmethod
+    def _know_turn(cls, data: Any, handler: pydantic.ModelWrapValidatorHandler[Self]) -> Self:
+        """Remember the turn of an answer that is given as it came from `generate`, before it becomes a plain list."""
+        made = handler(data)
+        answer = data.get("response_ids") if isinstance(data, Mapping) else None
+        if isinstance(answer, TokenOutput) and answer.turn is not None:
+            made._turn_ids = (answer.turn.id,)
+        return made
 
     @pydantic.model_validator(mode="after")
     def _check(self) -> AgentLoopOutput:
@@ -76,7 +89,7 @@ class AgentLoopOutput(pydantic.BaseModel):
     def row(self) -> TokenRow:
         """The sequence as it is matched with the record."""
         mask = [0] * len(self.prompt_ids) + self.response_mask
-        return TokenRow([*self.prompt_ids, *self.response_ids], mask, self.reward_score)
+        return TokenRow([*self.prompt_ids, *self.response_ids], mask, self.reward_score, self._turn_ids)
 
 
 def trajectory_of(
@@ -102,7 +115,9 @@ def trajectory_of(
         "messages": [message_value(message) for message in messages],
     }
     if own is not None:
-        return AgentLoopOutput(**own, extra_fields={**extra_fields, **found}, **shared)
+        output = AgentLoopOutput(**own, extra_fields={**extra_fields, **found}, **shared)
+        output._turn_ids = tuple(turn.id for turn in turns)
+        return output
     outputs = outputs_of(record, turns, extra_fields={**extra_fields, **found}, **shared)
     return outputs if len(outputs) > 1 else outputs[0]
 
@@ -121,4 +136,5 @@ def outputs_of(record: SessionRecord, turns: Sequence[Turn] | None = None, **sha
         prompt, response = slice(mask.index(1)), slice(mask.index(1), None)
         own: dict[str, Any] = {"response_mask": mask[response], "response_logprobs": logprobs[response]}
         outputs.append(AgentLoopOutput(prompt_ids=ids[prompt], response_ids=ids[response], **own, **shared))
+        outputs[-1]._turn_ids = tuple(turn.id for turn in chain)
     return outputs

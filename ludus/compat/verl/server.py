@@ -56,8 +56,9 @@ class TokenOutput(list[int]):
         """Which weights sampled it, and how many tokens of the prompt were known."""
 
     @property
-    def token_ids(self) -> list[int]:
-        return list(self)
+    def token_ids(self) -> TokenOutput:
+        """The ids; this object, so that an output which is given them knows its turn."""
+        return self
 
 
 @with_members("verl", "workers.rollout.llm_server.LLMServerClient")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -129,6 +130,31 @@ def test_several_outputs_have_rewards_of_their_own(play: Play) -> None:
     assert played.scored.rewards == {first.id: 0.0, second.id: 1.0}
     assert second.prefix is None, "the context was begun anew"
     assert played.scored.metrics["num_outputs"] == 2
+
+
+@pytest.mark.parametrize("newest_first", [False, True])
+def test_equal_outputs_keep_their_rewards_in_any_order(play: Play, newest_first: bool) -> None:
+    """An output that was given the answer as it came knows its turn, though another turn has the same tokens."""
+
+    class Votes(AgentLoopBase):
+        async def run(self, sampling_params: dict[str, Any], **kwargs: Any) -> list[AgentLoopOutput]:
+            prompt_ids = await self.apply_chat_template(kwargs["raw_prompt"])
+            ask = partial(self.server_manager.generate, prompt_ids=prompt_ids, sampling_params=sampling_params)
+            answers = [await ask("one"), await ask("two")]
+            outputs = [
+                AgentLoopOutput(
+                    prompt_ids=prompt_ids,
+                    response_ids=answer.token_ids,
+                    response_mask=[1] * len(answer),
+                    reward_score=float(number),
+                )
+                for number, answer in enumerate(answers)
+            ]
+            return outputs[::-1] if newest_first else outputs
+
+    played = play(Votes, ROW, ["1", "1"])
+    first, second = played.record.turns
+    assert played.scored.rewards == {first.id: 0.0, second.id: 1.0}
 
 
 def test_a_known_data_source_needs_no_function(play: Play) -> None:
