@@ -30,7 +30,7 @@ from ludus.episodes.recall import Recall
 from ludus.errors import ConfigError, UserError
 from ludus.gateway.app import check_admin_key
 from ludus.http.tls import Tls
-from ludus.loop.batch import make_group_filter
+from ludus.loop.batch import make_group_filter, token_bounds
 from ludus.loop.checkpoint import Checkpoint, RunProgress, whole_checkpoint
 from ludus.loop.demonstrations import Demonstrations
 from ludus.loop.evaluate import EvalPlan, Evaluation, evaluate
@@ -162,8 +162,9 @@ class Trainer:
                 opening_runner = open_runner(local, config, players, archive, config.eval_generation, recall)
                 play = (await stack.enter_async_context(opening_runner)).run
             else:
-                accepted = {"version": start.step, "group_filter": make_group_filter(plan.rules)}
-                arrivals = players(local.recorder, store, config.rollout, config.gconfig, **accepted)
+                bounds, accepted = token_bounds(plan.rules.algorithm), make_group_filter(plan.rules)
+                given = {"version": start.step, "group_filter": accepted, "bounds": bounds}
+                arrivals = players(local.recorder, store, config.rollout, config.gconfig, **given)
             parts = RunComponents(
                 engine=local.engine,
                 learner=learner,

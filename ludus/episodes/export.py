@@ -74,6 +74,9 @@ class TokenBounds:
     """Answers that were cut off at the maximum length are masked."""
 
 
+NO_BOUNDS = TokenBounds()
+
+
 @dataclass(frozen=True, slots=True)
 class Exported:
     sequences: tuple[TrainSequence, ...]
@@ -103,7 +106,7 @@ def export_session(
     *,
     weight: float,
     style: ExportStyle,
-    bounds: TokenBounds = TokenBounds(),
+    bounds: TokenBounds = NO_BOUNDS,
     left_out: Mapping[str, Sequence[int]] = _NOTHING,
     numbers: Numbers = Numbers(),
     origin: int = OWN,
@@ -134,7 +137,7 @@ def trained_places(
     record: SessionRecord,
     credit: Mapping[str, TurnCredit],
     *,
-    bounds: TokenBounds = TokenBounds(),
+    bounds: TokenBounds = NO_BOUNDS,
     left_out: Mapping[str, Sequence[int]] = _NOTHING,
 ) -> dict[str, tuple[int, ...]]:
     """`Exported.places` of `export_session` with the same arguments."""

@@ -112,6 +112,15 @@ def masked_answers(episode: Episode) -> frozenset[str]:
     return not_chosen(turns, without=_wholly_left_out(episode.left_out, turns)) - episode.rewards.keys()
 
 
+def reached_turns(episode: Episode) -> frozenset[str]:
+    """The turns of an ended episode that a reward reaches, and whose answer was not passed over for another."""
+    reached = set(episode.rewards)
+    for turn in () if episode.has_returns else reversed(episode.session.turns):
+        if turn.id in reached and turn.follows is not None:
+            reached.add(turn.follows)
+    return frozenset(reached) - masked_answers(episode)
+
+
 def _follows(turns: Iterable[Turn], without: Collection[str]) -> dict[str, str | None]:
     """The turn that each completed turn follows, skipping aborted turns and those in `without`."""
     follows = {turn.id: turn.follows for turn in turns}

@@ -34,7 +34,7 @@ from ludus.algorithms.settings import AlgorithmSettings
 from ludus.episodes.export import ExportStyle, Numbers, TokenBounds, TurnCredit, export_session, trained_places
 from ludus.episodes.ledger import Ledger, MaskReason
 from ludus.episodes.reward import masked_answers
-from ludus.rollout.groups import Discarded, GroupFilter, TakenGroups
+from ludus.rollout.groups import Discarded, GroupFilter, TakenGroups, any_credit
 from ludus.types import Episode, Group
 
 logger = logging.getLogger(__name__)
@@ -149,7 +149,7 @@ def rows_to_measure(taken: TakenGroups, rules: BatchRules, *, version: int) -> B
     for episode, numbers in _numbered(taken):
         exported = export_session(
             episode.session,
-            _any_credit(episode, rules),
+            any_credit(episode),
             weight=0.0,
             style=rules.export_style,
             bounds=bounds(episode),
@@ -165,15 +165,9 @@ def places_to_measure(taken: TakenGroups, rules: BatchRules, *, version: int) ->
     places: dict[str, tuple[int, ...]] = {}
     bounds = _bounds(taken, rules, version)
     for episode, _ in _numbered(taken):
-        credit = _any_credit(episode, rules)
+        credit = any_credit(episode)
         places |= trained_places(episode.session, credit, bounds=bounds(episode), left_out=episode.left_out)
     return places
-
-
-def _any_credit(episode: Episode, rules: BatchRules) -> dict[str, TurnCredit]:
-    """A stand-in for credit: advantage 0 for every turn that has a return."""
-    returns = episode_returns(episode, rules.turn_discount)
-    return _credits(episode, {turn_id: None if value is None else 0.0 for turn_id, value in returns.items()})
 
 
 def by_turn_id(taken: TakenGroups, numbers: Mapping[int, TokenNumbers]) -> Measured:
@@ -182,12 +176,16 @@ def by_turn_id(taken: TakenGroups, numbers: Mapping[int, TokenNumbers]) -> Measu
     return {ids[number]: each for number, each in numbers.items()}
 
 
+def token_bounds(algorithm: AlgorithmSettings) -> TokenBounds:
+    """Which tokens the algorithm trains, whatever their age."""
+    return TokenBounds(None, algorithm.max_sequence_tokens, algorithm.mask_truncated_completions)
+
+
 def _bounds(taken: TakenGroups, rules: BatchRules, version: int) -> BoundsOf:
-    stale_before = None if rules.max_token_age is None else version - rules.max_token_age
-    algorithm = rules.algorithm
-    bounds = TokenBounds(stale_before, algorithm.max_sequence_tokens, algorithm.mask_truncated_completions)
     # replayed episodes had their age checked when they were drawn, and demonstrations have no age
-    ageless, origins = replace(bounds, stale_before=None), _origins(taken)
+    ageless, origins = token_bounds(rules.algorithm), _origins(taken)
+    stale_before = None if rules.max_token_age is None else version - rules.max_token_age
+    bounds = replace(ageless, stale_before=stale_before)
     return lambda episode: ageless if episode.id in origins else bounds
 
 

@@ -23,7 +23,7 @@ from ludus.algorithms.base import Memory
 from ludus.algorithms.resolve import algorithm_of
 from ludus.engines.base import Engine
 from ludus.episodes.ledger import Ledger
-from ludus.loop.batch import BatchRules, account_unused, can_teach, make_group_filter
+from ludus.loop.batch import BatchRules, account_unused, can_teach, make_group_filter, token_bounds
 from ludus.loop.checkpoint import RunProgress, save_checkpoint, save_whole, update_checkpoint
 from ludus.loop.commit import own_commit
 from ludus.loop.evaluate import EvalPlan, Evaluation, account_evaluated, evaluate
@@ -316,6 +316,7 @@ def _rows_pool(components: RunComponents, plan: TrainPlan, start: RunProgress) -
         version=start.step,
         total_groups=None if plan.total_steps is None else plan.total_steps * plan.batch_size,
         group_filter=make_group_filter(plan.rules),
+        bounds=token_bounds(plan.rules.algorithm),
         with_greedy=algorithm_of(plan.rules.algorithm).needs.greedy,
         demonstrate=components.demonstrate,
     )

@@ -13,7 +13,9 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Protocol
 
+from ludus.episodes.export import NO_BOUNDS, TokenBounds, TurnCredit, trained_places
 from ludus.episodes.ledger import MaskReason
+from ludus.episodes.reward import reached_turns
 from ludus.rollout.curriculum import CurriculumState, Rest
 from ludus.rollout.settings import RolloutSettings
 from ludus.rollout.staleness import is_worth_waiting
@@ -105,7 +107,7 @@ class _Waiting:
     ordinal: int
     group: Group
     oldest: int
-    """Version of the weights that sampled its oldest token; `newest` likewise."""
+    """Version of the weights that sampled the oldest of its tokens that can be trained; `newest` likewise."""
     newest: int
 
 
@@ -113,8 +115,15 @@ class WaitingGroups:
     """Complete groups waiting to be taken, and what was discarded since the last take. Used on one event loop."""
 
     def __init__(
-        self, settings: RolloutSettings, *, n_samples: int, version: int, group_filter: GroupFilter | None
+        self,
+        settings: RolloutSettings,
+        *,
+        n_samples: int,
+        version: int,
+        group_filter: GroupFilter | None,
+        bounds: TokenBounds = NO_BOUNDS,
     ) -> None:
+        """bounds: of the tokens that are trained, apart from their age."""
         self.version = version
         """Version of the weights that sample now."""
         self.fault: BaseException | None = None
@@ -123,6 +132,7 @@ class WaitingGroups:
         self._max_age = settings.max_token_age
         self._n_samples = n_samples
         self._group_filter = group_filter
+        self._bounds = bounds
         self._waiting: list[_Waiting] = []
         self._given: tuple[_Waiting, ...] = ()
         self._discarded: list[Discarded] = []
@@ -143,7 +153,7 @@ class WaitingGroups:
     def enter(self, group: Group, ordinal: int) -> MaskReason | None:
         """Add a complete group of trainable episodes. Returns why it was discarded. None: it now waits."""
         mask = small_group_mask(len(group.episodes), self._n_samples, self._settings)
-        versions = token_versions(group) or [self.version]
+        versions = token_versions(group, self._bounds) or [self.version]
         waiting = _Waiting(ordinal, group, min(versions), max(versions))
         if mask is None and self._is_stale(waiting):
             mask = "stale"
@@ -221,10 +231,21 @@ class WaitingGroups:
         self.discard(group.episodes, mask)
 
 
-def token_versions(group: Group) -> list[int]:
-    """For each token of the group, the version of the weights that sampled it."""
-    turns = (turn for episode in group.episodes for turn in episode.session.turns)
-    return [version for turn in turns for version in turn.sampled.versions]
+def token_versions(group: Group, bounds: TokenBounds = NO_BOUNDS) -> list[int]:
+    """For each token of the group that can be trained within `bounds`, the version of the weights that sampled it."""
+    found: list[int] = []
+    for episode in group.episodes:
+        turns = {turn.id: turn for turn in episode.session.turns}
+        places = trained_places(episode.session, any_credit(episode), bounds=bounds, left_out=episode.left_out)
+        found += [turns[turn_id].sampled.versions[i] for turn_id, chosen in places.items() for i in chosen]
+    return found
+
+
+def any_credit(episode: Episode) -> dict[str, TurnCredit]:
+    """A stand-in for credit, before there is any: advantage 0 for every turn that a return reaches."""
+    reached = reached_turns(episode)
+    credit, none = TurnCredit(advantage=0.0, mask=None), TurnCredit(advantage=None, mask="no_credit")
+    return {turn.id: credit if turn.id in reached else none for turn in episode.session.turns}
 
 
 def discard_reason(episode: Episode) -> MaskReason | None:

@@ -18,6 +18,7 @@ from dataclasses import dataclass, field, replace
 
 from ludus.episodes.archive import RunArchive
 from ludus.episodes.episodes import Episodes
+from ludus.episodes.export import NO_BOUNDS, TokenBounds
 from ludus.episodes.limits import Limits
 from ludus.episodes.recorder import Recorder
 from ludus.episodes.spec import SessionSpec
@@ -46,10 +47,14 @@ class OnlineRollouts:
         *,
         version: int = 0,
         group_filter: GroupFilter | None = None,
+        bounds: TokenBounds = NO_BOUNDS,
         admin_key: str | None = None,
         on_gateway: OnGateway | None = None,
     ) -> None:
-        """version: steps trained already.  admin_key: None: one is made.  on_gateway: called on entering, if given."""
+        """version: steps trained already.  bounds: of the tokens that are trained, apart from their age.
+
+        admin_key: None: one is made.  on_gateway: called on entering, if given.
+        """
         self._settings = settings
         self._generation = generation
         self._on_gateway = on_gateway
@@ -60,7 +65,7 @@ class OnlineRollouts:
         self._num_complete = 0
         self._num_reserved = 0
         self._waiting = WaitingGroups(
-            settings, n_samples=generation.n_samples, version=version, group_filter=group_filter
+            settings, n_samples=generation.n_samples, version=version, group_filter=group_filter, bounds=bounds
         )
         self._admin_key = admin_key or new_key()
         assert isinstance(settings.agent, OnlineSettings), "sessions are those of others"

@@ -13,6 +13,7 @@ import logging
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field, replace
 
+from ludus.episodes.export import NO_BOUNDS, TokenBounds
 from ludus.episodes.ledger import MaskReason
 from ludus.errors import UserError
 from ludus.rollout.groups import Cursor, GroupFilter, TakenGroups, WaitingGroups, discard_reason
@@ -62,10 +63,13 @@ class RolloutPool:
         version: int = 0,
         total_groups: int | None = None,
         group_filter: GroupFilter | None = None,
+        bounds: TokenBounds = NO_BOUNDS,
         with_greedy: bool = False,
         demonstrate: Demonstrate | None = None,
     ) -> None:
         """version: steps trained already.  total_groups: most groups ever accepted. None: no limit.
+
+        bounds: of the tokens that are trained, apart from their age.
 
         with_greedy: each group has one more member, which samples greedily.
 
@@ -89,7 +93,9 @@ class RolloutPool:
         self._num_failed_in_a_row = 0
         self._first_failure = ""
         self._is_paused = False
-        self._waiting = WaitingGroups(settings, n_samples=n_samples, version=version, group_filter=group_filter)
+        self._waiting = WaitingGroups(
+            settings, n_samples=n_samples, version=version, group_filter=group_filter, bounds=bounds
+        )
         self._running: dict[asyncio.Task[None], _RunningGroup] = {}
         """Running groups, in order of their start."""
 

@@ -5,16 +5,18 @@ from __future__ import annotations
 import asyncio
 import random
 from collections.abc import Callable, Coroutine
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
-from ludus.rollout.groups import TakenGroups
+from ludus.episodes.export import NO_BOUNDS, TokenBounds
+from ludus.rollout.groups import TakenGroups, WaitingGroups
 from ludus.rollout.mixture import Source
 from ludus.rollout.pool import RolloutPool
 from ludus.rollout.settings import RolloutSettings
 from ludus.rollout.tasks import EpisodeTask, GroupStream
-from ludus.types import Episode, Message, Node, Outcome, Sampled, Sampling, SessionRecord, Turn
+from ludus.types import Episode, Group, Message, Node, Outcome, Sampled, Sampling, SessionRecord, Turn
 
 ROWS = [{"n": number} for number in range(10)]
 NUM_TURNS = 3
@@ -145,6 +147,32 @@ def test_a_group_that_is_stale_as_a_whole_fills_no_batch(stale_tokens: str) -> N
         assert pool.counts.num_accepted_groups + pool.counts.num_running_groups == 8  # (1 + 2 + 1) batches of 2
 
     run(main, max_head_offpolicyness=1, stale_tokens=stale_tokens)
+
+
+def test_tokens_that_are_not_trained_keep_no_group() -> None:
+    """A greedy member, what the agent left out, a turn without a return and tokens beyond the bounds may be as new as
+    they like: the group is as old as what it can train."""
+
+    def entered(*members: Episode, bounds: TokenBounds = NO_BOUNDS) -> str | None:
+        waiting = WaitingGroups(
+            RolloutSettings(min_members=1, max_head_offpolicyness=1),
+            n_samples=len(members),
+            version=3,
+            group_filter=None,
+            bounds=bounds,
+        )
+        return waiting.enter(Group("g", members), 0)
+
+    task = EpisodeTask("e", "t", "g", {}, seed=0, step=1)
+    old, new = episode(task, [0, 0, 1]), episode(task, [3, 3, 3])
+    fresh_end = episode(task, [0, 0, 3])
+    cold = [replace(turn, sampling=Sampling(temperature=0.0)) for turn in new.session.turns]
+    greedy = replace(new, session=replace(new.session, turns=tuple(cold)))
+    assert entered(old) == "stale" and entered(new) is None and entered(fresh_end) is None
+    assert entered(old, greedy) == "stale"
+    assert entered(replace(fresh_end, left_out={"t2": (0,)})) == "stale"
+    assert entered(replace(fresh_end, rewards={"t1": 1.0})) == "stale"
+    assert entered(fresh_end, bounds=TokenBounds(max_tokens=3)) == "stale"
 
 
 @pytest.mark.parametrize("ahead", [0, 1, 2])
