@@ -8,7 +8,7 @@ w: share of a token in the loss of the optimizer batch, so that losses of rows a
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -31,6 +31,17 @@ LEAST_SPREAD = 1e-9
 LossMetrics = dict[str, "Tensor"]
 """By name: a number for each token, shape (N,), whose mean is shown; or a scalar, already the mean over tokens (the
 maximum, if the name ends in `_max`)."""
+
+
+def are_equal(values: Iterable[float]) -> bool:
+    """Whether rewards or returns are all equal, up to rounding: 0.1 + 0.2 and 0.3 are."""
+    found = list(values)
+    return not found or max(found) - min(found) <= LEAST_SPREAD * max(map(abs, found))
+
+
+def is_at_least(value: float, bound: float) -> bool:
+    """Whether a reward, or a mean of rewards, reaches a bound, up to rounding."""
+    return value >= bound or are_equal((value, bound))
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,8 +147,7 @@ class GroupReturns:
     @property
     def is_flat(self) -> bool:
         """All returns are equal, up to rounding."""
-        values = [value for _, _, value in self.known()]
-        return not values or max(values) - min(values) <= LEAST_SPREAD * max(map(abs, values))
+        return are_equal(value for _, _, value in self.known())
 
     def map(self, advantage: Callable[[str, str, float], float | None]) -> Returns:
         """Each return replaced by `advantage(member, turn, return)`; None stays None."""

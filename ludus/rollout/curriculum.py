@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from statistics import fmean
 from typing import Any, Literal, Self
 
+from ludus.algorithms.base import is_at_least
 from ludus.errors import UserError
 from ludus.rollout.settings import CurriculumSettings
 from ludus.types import Episode
@@ -116,6 +117,6 @@ class Curriculum:
 
     def _kind(self, success: float) -> Rest | None:
         settings = self._settings
-        if settings.solved is not None and success >= settings.solved:
+        if settings.solved is not None and is_at_least(success, settings.solved):
             return "solved"
-        return "hopeless" if settings.hopeless is not None and success <= settings.hopeless else None
+        return "hopeless" if settings.hopeless is not None and is_at_least(settings.hopeless, success) else None

@@ -13,6 +13,7 @@ from random import Random
 from statistics import fmean
 from typing import Any, Self
 
+from ludus.algorithms.base import is_at_least
 from ludus.rollout.groups import token_versions
 from ludus.rollout.mixture import derive_seed
 from ludus.rollout.settings import ReplaySettings
@@ -96,8 +97,8 @@ class ReplayBuffer:
         best, mean = self._settings.min_best, self._settings.min_mean
         return (
             bool(rewards)
-            and (best is None or max(rewards) >= best)
-            and (mean is None or fmean(rewards) >= mean)
+            and (best is None or is_at_least(max(rewards), best))
+            and (mean is None or is_at_least(fmean(rewards), mean))
             and self._teaches(replace(group, demonstrations=()))  # which are not replayed with it
         )
 

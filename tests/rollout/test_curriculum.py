@@ -30,6 +30,18 @@ def episodes(*values: float, metric: str = "success") -> list[Episode]:
     ]
 
 
+def test_a_bound_is_reached_up_to_rounding() -> None:
+    """0.7 + 0.1 + 0.2 is less than 1 in floats, and solved all the same."""
+    curriculum = Curriculum(CurriculumSettings(solved=1.0, hopeless=0.3))
+    curriculum.record("right", 0, episodes(0.7 + 0.1 + 0.2))
+    curriculum.record("wrong", 0, episodes(0.1 + 0.2))
+    curriculum.settle()
+    assert {row: streak.kind for row, streak in curriculum.state.streaks.items()} == {
+        "right": "solved",
+        "wrong": "hopeless",
+    }
+
+
 def make_stream(settings: CurriculumSettings, num_rows: int = 4, **options: Any) -> GroupStream:
     sources = options.pop("sources", None) or [Source([{}] * num_rows)]
     state = options.pop("state", None)

@@ -10,7 +10,7 @@ import pytest
 
 from ludus.rollout.replay import ReplayBuffer, ReplayState
 from ludus.rollout.settings import ReplaySettings
-from ludus.types import Episode, Group, Message, Outcome, Sampled, Sampling, SessionRecord, Turn
+from ludus.types import Episode, Group, Message, Node, Outcome, Sampled, Sampling, SessionRecord, Turn
 
 
 def group(number: int, *rewards: float, version: int = 0, source: str = "") -> Group:
@@ -18,9 +18,10 @@ def group(number: int, *rewards: float, version: int = 0, source: str = "") -> G
 
     def member(idx: int, reward: float) -> Episode:
         sampled = Sampled((1,), (-0.5,), (version,), "stop")
-        turn = Turn(f"g{number}-m{idx}/t", 0, None, None, None, (), Message("assistant"), sampled, Sampling())
-        session = SessionRecord(f"s{number}-{idx}", (), (turn,))
-        return Episode(f"g{number}-m{idx}", f"row{number}", f"g{number}", session, {}, Outcome("ok"), reward=reward)
+        turn = Turn(f"g{number}-m{idx}/t", 1, None, None, None, (), Message("assistant"), sampled, Sampling())
+        session = SessionRecord(f"s{number}-{idx}", (Node(None, (0,)), Node(0, (1,), turn.id)), (turn,))
+        names = f"g{number}-m{idx}", f"row{number}", f"g{number}"
+        return Episode(*names, session, {turn.id: reward}, Outcome("ok"), reward=reward)
 
     return Group(f"g{number}", f"row{number}", tuple(member(*each) for each in enumerate(rewards)), source)
 
@@ -47,6 +48,7 @@ def test_what_is_good_is_kept() -> None:
         ({"min_best": 1.0}, ["g0", "g3"]),
         ({"min_mean": 0.45}, ["g0", "g1", "g3"]),
         ({"min_best": 0.5, "min_mean": 0.6}, ["g3"]),
+        ({"min_best": 0.1 + 0.2 + 0.7 + 1e-15, "min_mean": 0.8 + 1e-15}, ["g3"]),  # reached, up to rounding
         ({"size": 2}, ["g3", "g4"]),
     ):
         buffer = make_buffer(**settings)

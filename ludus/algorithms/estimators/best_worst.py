@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Literal
 
-from ludus.algorithms.base import LEAST_SPREAD, GroupReturns, Needs, Returns, Rule, gives_nothing
+from ludus.algorithms.base import GroupReturns, Needs, Returns, Rule, are_equal, gives_nothing
 from ludus.settings import Choice
 
 
@@ -27,8 +27,7 @@ def best_worst_advantages(groups: Sequence[GroupReturns]) -> list[Returns]:
 def _of_group(group: GroupReturns) -> Returns:
     means = group.means()
     best, worst = (choose(means, key=lambda member: means[member], default="") for choose in (max, min))
-    is_tie = not means or means[best] - means[worst] <= LEAST_SPREAD * max(map(abs, means.values()))
-    sides = {} if is_tie else {best: 1.0, worst: -1.0}
+    sides = {} if are_equal(means.values()) else {best: 1.0, worst: -1.0}
     return group.map(lambda member, _turn, _value: sides.get(member))
 
 

@@ -7,7 +7,7 @@ from typing import Literal
 
 from pydantic import Field
 
-from ludus.algorithms.base import GroupReturns, Needs, Returns, Rule, gives_nothing
+from ludus.algorithms.base import GroupReturns, Needs, Returns, Rule, are_equal, gives_nothing
 from ludus.algorithms.estimators.group import Scale, group_advantages
 from ludus.settings import Choice
 from ludus.types import SessionRecord, Turn
@@ -51,9 +51,12 @@ def _of_group(group: GroupReturns, step_weight: float, scale: Scale) -> Returns:
     for alike in situations.values():
         (advantages,) = group_advantages([GroupReturns(group.group, alike)], scale=scale)
         of_step.update({name: value or 0.0 for name, turns in advantages.items() for value in turns.values()})
-    return group.map(
-        lambda member, turn_id, _: (of_episode[member][turn_id] or 0.0) + step_weight * of_step[f"{member} {turn_id}"]
-    )
+
+    def both(member: str, turn_id: str, _value: float) -> float:
+        one, other = of_episode[member][turn_id] or 0.0, step_weight * of_step[f"{member} {turn_id}"]
+        return 0.0 if are_equal((one, -other)) else one + other
+
+    return group.map(both)
 
 
 def _answered(record: SessionRecord, turn: Turn) -> tuple[int, ...]:

@@ -99,7 +99,8 @@ def _scale(group: GroupReturns, scale: Scale, eps: float) -> float | None:
     """The group's divisor. None: the scale is not one of a single group."""
     if scale == "mean":
         mean = _mean(group.means().values())
-        if min(value for _, _, value in group.known()) < 0:
+        least, *_, largest = sorted((0.0, *(value for _, _, value in group.known())))
+        if least < -LEAST_SPREAD * largest:
             raise UserError(f"scale 'mean' is of returns that are not negative, and group {group.group.id!r} has some")
         return mean
     return _divisor([group], eps) if scale == "std" else None

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from typing import Literal
 
-from ludus.algorithms.base import GroupReturns, Needs, Returns, Rule, gives_nothing
+from ludus.algorithms.base import GroupReturns, Needs, Returns, Rule, are_equal, gives_nothing
 from ludus.settings import Choice
 
 
@@ -19,7 +18,7 @@ class PassAtKSettings(Choice):
 def pass_at_k_advantages(groups: Sequence[GroupReturns]) -> list[Returns]:
     """A(m,t) = G(m,t) - R of the second best for the best member alone, else 0. Source: arXiv 2503.19595 eq. 5.
 
-    If several members are equally best, none is credited.
+    If several members are equally best, up to rounding, none is credited.
     """
     return [_of_group(each) for each in groups]
 
@@ -27,8 +26,10 @@ def pass_at_k_advantages(groups: Sequence[GroupReturns]) -> list[Returns]:
 def _of_group(group: GroupReturns) -> Returns:
     means = group.means()
     best = max(means, key=lambda member: means[member], default=None)
-    second = max((mean for member, mean in means.items() if member != best), default=math.inf)
-    return group.map(lambda member, _turn, value: value - second if member == best and means[member] > second else 0.0)
+    second = max((mean for member, mean in means.items() if member != best), default=None)
+    if best is None or second is None or are_equal((means[best], second)):
+        return group.map(lambda _member, _turn, _value: 0.0)
+    return group.map(lambda member, _turn, value: value - second if member == best else 0.0)
 
 
 PASS_AT_K = Rule(

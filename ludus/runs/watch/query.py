@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
+from ludus.algorithms.base import are_equal
 from ludus.runs.failures import KINDS, line_of
 from ludus.runs.watch.index import EpisodeIndex, search_words
 from ludus.runs.watch.shown import shown_from, shown_to
@@ -264,6 +265,6 @@ def _group(members: Sequence[tuple[Any, ...]]) -> dict[str, Any]:
         "num_members": len(members),
         "reward_mean": mean,
         "reward_std": spread,
-        "flat": len(rewards) > 1 and max(rewards) == min(rewards),
+        "flat": len(rewards) > 1 and are_equal(rewards),
         "episodes": [member[4] for member in members],
     }

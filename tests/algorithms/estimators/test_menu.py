@@ -116,6 +116,29 @@ def test_pass_at_k_credits_the_best_alone() -> None:
     assert advantages([ONE, FLAT, TWO], name="pass_at_k") == [0.5, 0.0, 0.0, 0.0, 0.0, 2.0, 0.0]
 
 
+def test_rewards_that_differ_by_rounding_are_equal() -> None:
+    """0.1 + 0.2 and 0.3: no estimator that compares members learns from them, and each calls the group flat."""
+    close = group_of({"a": [(0.1 + 0.2, 1)], "b": [(0.3, 3)], "c": [(0.3, 2)]}, {"a": [7], "b": [7], "c": [8]})
+    for name in ("grpo", "rloo", "opo", "maxrl", "pass_at_k", "gpg", "gigpo", "dpo", "lite_ppo"):
+        algorithm = algorithm_of(AlgorithmSettings(name=name))
+        (made,) = algorithm.advantages([close])
+        assert not any(value for turns in made.values() for value in turns.values()), name
+        assert algorithm.is_flat(close), name
+    tied = group_of({"a": [(0.1 + 0.2, 1)], "b": [(0.3, 3)], "c": [(0.0, 2)]})
+    assert advantages([tied], name="pass_at_k") == [0.0, 0.0, 0.0]
+    less = group_of({"a": [(0.3 - 0.1 - 0.2, 1)], "b": [(1.0, 1)]})  # below 0 by rounding
+    assert advantages([less], name="maxrl") == pytest.approx([-1.0, 1.0])
+
+
+def test_gigpo_knows_that_its_two_advantages_cancel() -> None:
+    """What rounding leaves of their sum is nothing to learn from."""
+    is_flat = ESTIMATORS["gigpo"].is_flat
+    group = group_of({"a": [(0.2, 1)], "b": [(0.3, 1)]}, {"a": [7], "b": [7]})
+    episodes = (replace(each, reward=reward) for each, reward in zip(group.group.episodes, (0.1, 0.0), strict=True))
+    opposed = replace(group, group=replace(group.group, episodes=tuple(episodes)))
+    assert is_flat is not None and is_flat(opposed, step_weight=1.0, scale="none")
+
+
 def test_gpg_makes_up_for_groups_without_a_signal() -> None:
     """Seven members, two of them in a flat group: the others count 7/5."""
     expected = [v * 7 / 5 for v in (0.5, -0.5, 0.0)] + [0.0, 0.0] + [v * 7 / 5 for v in (1.0, -1.0)]
