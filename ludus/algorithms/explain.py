@@ -77,6 +77,10 @@ def explain(
         terms.append(_critic(value_clip, value_weight))
     if settings.dynamic_sampling:
         flat = ESTIMATORS[settings.advantage.kind].flat.format(**dict(settings.advantage))
+        if settings.overlong is not None:
+            flat += f", {'with' if settings.dynamic_sampling_metric == 'reward' else 'before'} the length penalty,"
+        if settings.dynamic_sampling_metric not in (None, "reward"):
+            flat = f"in which all have the same {settings.dynamic_sampling_metric}"
         terms.append(Term("groups", f"those {flat} are replaced", "DAPO (arXiv 2503.14476) sec. 3.2"))
     if has_demonstrations:
         shaped = f"-A p / (p + {settings.demonstrations.gamma:g}), with c = 1, p = pi, of tokens that experts gave"

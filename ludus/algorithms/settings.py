@@ -127,6 +127,9 @@ class AlgorithmSettings(Settings):
     """Do not train answers that were cut off at the maximum length."""
     dynamic_sampling: bool = False
     """DAPO: replace a group from which nothing can be learned (all rewards equal) by a group of another row."""
+    dynamic_sampling_metric: str | None = None
+    """What must differ in a group instead: a metric of its episodes by name, or `reward`, the rewards less the length
+    penalty. None: the rewards as the task gave them, by what the estimator looks at."""
 
     @pydantic.model_validator(mode="wrap")
     @classmethod
@@ -250,6 +253,10 @@ class AlgorithmSettings(Settings):
         return self.has_proximal and one_pass[self.proximal]
 
     def idle(self) -> Iterator[Idle]:
+        if self.dynamic_sampling_metric is not None and not self.dynamic_sampling:
+            yield Idle("dynamic_sampling_metric", "dynamic_sampling is off")
+        elif self.dynamic_sampling_metric == "reward" and self.overlong is None:
+            yield Idle("dynamic_sampling_metric", "without algorithm.overlong nothing is taken off the rewards")
         if not self.has_proximal and self.is_set("proximal"):
             yield Idle("proximal", f"with correction {self.correction.kind} ratios are to the policy that sampled")
         if self.is_ratio_one and "loss" in self.model_fields_set:

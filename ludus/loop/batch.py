@@ -22,7 +22,7 @@ from itertools import chain, pairwise
 from types import MappingProxyType
 from typing import TypeVar
 
-from ludus.algorithms.base import NOTHING, GroupReturns, Memory, TurnAdvantages
+from ludus.algorithms.base import NOTHING, GroupReturns, Memory, TurnAdvantages, are_equal
 from ludus.algorithms.measured import Floats, Measured, TokenNumbers
 from ludus.algorithms.memory import remember_reward_kl, reward_kl_coef
 from ludus.algorithms.overlong import overlong_penalty
@@ -34,6 +34,7 @@ from ludus.algorithms.settings import AlgorithmSettings
 from ludus.episodes.export import ExportStyle, Numbers, TokenBounds, TurnCredit, export_session, trained_places
 from ludus.episodes.ledger import Ledger, MaskReason
 from ludus.episodes.reward import masked_answers
+from ludus.errors import UserError
 from ludus.rollout.groups import Discarded, GroupFilter, TakenGroups, any_credit
 from ludus.types import Episode, Group
 
@@ -274,8 +275,11 @@ def _returns(
     rules: BatchRules,
     measured: Measured = _NOTHING,
     penalties: Mapping[str, Floats] = _NO_PENALTIES,
+    *,
+    of_task: bool = False,
 ) -> GroupReturns:
-    members = tuple(_shaped(each, rules, penalties) for each in _members(group))
+    """of_task: of the rewards as the task gave them, without the length penalty."""
+    members = tuple(each if of_task else _shaped(each, rules, penalties) for each in _members(group))
     shaped = replace(group, episodes=members)
     returns = {each.id: episode_returns(each, rules.turn_discount) for each in shaped.episodes}
     turn_ids = [turn_id for turns in returns.values() for turn_id in turns]
@@ -317,10 +321,29 @@ def episode_returns(episode: Episode, turn_discount: float) -> dict[str, float |
 
 def flat_group_mask(rules: BatchRules, group: Group) -> MaskReason | None:
     """DAPO's filter: `zero_advantage` for a group of several members from which nothing can be learned, or, where the
-    algorithm does not compare members, whose returns are equal. None: keep the group."""
-    algorithm, returns = algorithm_of(rules.algorithm), _returns(group, rules)
-    is_flat = algorithm.is_flat(returns) or (algorithm.needs.members == 1 and returns.is_flat)
+    algorithm does not compare members, whose returns are equal. None: keep the group.
+
+    It judges what the task says of the answers, before penalties for their length and their divergence; or the metric
+    that the settings name. Raises UserError if an episode has no such metric.
+    Source: DAPO (arXiv 2503.14476) eq. 11; metrics as verl's `algorithm.filter_groups.metric`.
+    """
+    algorithm, metric = algorithm_of(rules.algorithm), rules.algorithm.dynamic_sampling_metric
+    returns = _returns(group, rules, of_task=metric is None)
+    if metric not in (None, "reward"):
+        is_flat = are_equal(_metric(each, metric) for each in group.episodes)
+    else:
+        is_flat = algorithm.is_flat(returns) or (algorithm.needs.members == 1 and returns.is_flat)
     return "zero_advantage" if len(returns.means()) > 1 and is_flat else None
+
+
+def _metric(episode: Episode, name: str) -> float:
+    if name not in episode.metrics:
+        raise UserError(
+            f"algorithm.dynamic_sampling_metric={name!r}: episode {episode.id!r} has no such metric; it has "
+            f"{', '.join(episode.metrics) or 'none'}. Return it as Result(metrics={{{name!r}: …}}), or leave it out to "
+            "compare rewards"
+        )
+    return episode.metrics[name]
 
 
 def can_teach(rules: BatchRules, group: Group) -> bool:

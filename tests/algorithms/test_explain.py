@@ -70,6 +70,18 @@ def test_what_dynamic_sampling_replaces_is_said_by_the_estimator() -> None:
         assert formulas(advantage=advantage, dynamic_sampling=True)["groups"] == f"those {which} are replaced"
 
 
+def test_what_dynamic_sampling_compares_is_said() -> None:
+    """Rewards before or with their length penalty, or a metric."""
+    shaped = {"overlong": {"tokens": 2, "max_tokens": 4}, "dynamic_sampling": True}
+    for metric, which in (
+        (None, "whose returns are equal, before the length penalty,"),
+        ("reward", "whose returns are equal, with the length penalty,"),
+        ("acc", "in which all have the same acc"),
+    ):
+        said = formulas(**shaped, dynamic_sampling_metric=metric)["groups"]
+        assert said == f"those {which} are replaced"
+
+
 def test_the_proximal_policy_has_its_line() -> None:
     """Where it lies between two others; reused, the ratio is 1."""
     seen = formulas(proximal="interpolate", minibatches=4)

@@ -14,6 +14,7 @@ from ludus.algorithms.overlong import OverlongSettings, overlong_penalty
 from ludus.algorithms.pack import OWN, REPLAYED
 from ludus.algorithms.settings import AlgorithmSettings
 from ludus.episodes.ledger import Ledger
+from ludus.errors import UserError
 from ludus.loop.batch import (
     BatchRules,
     build_batch,
@@ -25,7 +26,7 @@ from ludus.loop.batch import (
     rows_to_measure,
 )
 from ludus.rollout.groups import Discarded, TakenGroups
-from ludus.types import Episode, Group, Outcome, Sampling
+from ludus.types import Episode, Group, Outcome, Sampled, Sampling
 
 MakeEpisode = Callable[..., Episode]
 
@@ -300,6 +301,32 @@ def test_groups_are_flat_by_what_their_estimator_looks_at(make_episode: MakeEpis
 
     assert flat_group_mask(gdpo, measured((1.0, 0.0), (0.0, 1.0))) is None and flat_group_mask(rules(), alike)
     assert flat_group_mask(gdpo, measured((1.0, 0.0), (1.0, 0.0))) == "zero_advantage"
+
+
+def test_the_length_penalty_saves_no_group_from_the_filter(make_episode: MakeEpisode) -> None:
+    """Groups that all solved or all failed are replaced, though one answer is too long, unless the metric is the
+    reward with its penalty; a named metric decides by itself."""
+    shaped = {"overlong": {"tokens": 2, "max_tokens": 4}, "dynamic_sampling": True}
+    equal = group(make_episode("g0-m0", {0: 1.0}, num_turns=1), make_episode("g0-m1", {0: 1.0}, num_turns=1))
+    short, long = equal.episodes
+    (turn,) = long.session.turns
+    longer = Sampled((1, 2, 3, 4), (-1.0,) * 4, (0,) * 4, "stop")
+    session = replace(
+        long.session,
+        turns=(replace(turn, sampled=longer),),
+        nodes=(*long.session.nodes[: turn.node], replace(long.session.nodes[turn.node], token_ids=longer.token_ids)),
+    )
+    alike = replace(equal, episodes=(short, replace(long, session=session)))
+    assert flat_group_mask(rules(**shaped), alike) == "zero_advantage"
+    assert flat_group_mask(rules(**shaped, dynamic_sampling_metric="reward"), alike) is None
+    assert can_teach(rules(**shaped), alike), "the penalty is one to learn from"
+    told = [replace(each, metrics={"acc": acc}) for each, acc in zip(alike.episodes, (0.1 + 0.2, 0.3), strict=True)]
+    by_acc = rules(dynamic_sampling=True, dynamic_sampling_metric="acc")
+    assert flat_group_mask(by_acc, replace(alike, episodes=tuple(told))) == "zero_advantage"
+    told[0] = replace(told[0], metrics={"acc": 1.0})
+    assert flat_group_mask(by_acc, replace(alike, episodes=tuple(told))) is None
+    with pytest.raises(UserError, match="dynamic_sampling_metric='acc': episode 'g0-m0' has no such metric; it has"):
+        flat_group_mask(by_acc, alike)
 
 
 def test_turns_of_equal_members_that_differ_are_flat_for_whom_compares_members(make_episode: MakeEpisode) -> None:

@@ -54,6 +54,9 @@ _OVERLONG = (
     "reward.reward_kwargs.overlong_buffer_cfg",
     "reward_model.reward_kwargs.overlong_buffer_cfg",
 )
+_FILTER = "algorithm.filter_groups."
+_SHAPED = ("reward", "seq_reward", "seq_final_reward")
+"""Metrics of the filter that are rewards less the length penalty; `score` is without it, and others are metrics."""
 _TEACHER = "distillation."
 _DISTILLED = _TEACHER + "distillation_loss."
 _WEIGHT = _DISTILLED + "distillation_loss_coef"
@@ -193,6 +196,20 @@ def _overlong(value: Any, given: Given) -> Meaning:
     return Meaning("taken", ours={"algorithm.overlong.tokens": value, **longest})
 
 
+def _filter(_value: Any, given: Given) -> Meaning:
+    """What of a group is compared; verl's own metric where none is given."""
+    if not given.get(_FILTER + "enable"):
+        return Meaning("taken", ours={"algorithm.dynamic_sampling": False})
+    metric = str(given.get(_FILTER + "metric") or "reward")
+    ours: dict[str, Any] = {"algorithm.dynamic_sampling": True}
+    if metric in _SHAPED:
+        if any(given.get(f"{at}.enable") for at in _OVERLONG):
+            ours["algorithm.dynamic_sampling_metric"] = "reward"
+    elif metric != "score":
+        ours["algorithm.dynamic_sampling_metric"] = metric
+    return Meaning("taken", ours=ours)
+
+
 def _minibatches(value: Any, given: Given) -> Meaning:
     size = given.get("data.train_batch_size", given.get("train_dataset.batch_size"))
     if not value or not size or (size > value and size % value):
@@ -300,6 +317,7 @@ _RULES: Table = {
     _MODEL + "lora.alpha": partial(_alpha, (_MODEL + "lora.rank", _MODEL + "lora_rank")),
     _ACTOR + "entropy_coeff": to("algorithm.entropy.coef", convert=lambda value: value or None),
     **dict.fromkeys((f"{at}.len" for at in _OVERLONG), _overlong),
+    **dict.fromkeys((_FILTER + "enable", _FILTER + "metric"), _filter),
     "algorithm.norm_adv_by_std_in_grpo": _scale,
     "algorithm.gamma": partial(_of_gae, ("algorithm.advantage.gamma", "rollout.agent.turn_discount")),
     "algorithm.lam": partial(_of_gae, ("algorithm.advantage.lam",)),

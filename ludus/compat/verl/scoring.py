@@ -81,13 +81,14 @@ async def score_outputs(
         returned = record.outputs = await calling
     score = _read_score(returned, name, time.perf_counter() - begun)
     if function is default_compute_score:  # it says right or wrong
-        return replace(score, metrics={"success": max(score.reward, 0.0)})
+        return replace(score, metrics={**score.metrics, "success": max(score.reward, 0.0)})
     return score
 
 
 def _read_score(returned: Any, name: str, took_s: float) -> Score:
     if not isinstance(returned, Mapping):
-        return Score(_number(returned, name), took_s=took_s)
+        number = _number(returned, name)
+        return Score(number, {"acc": number}, took_s=took_s)  # as verl calls what a function returns alone
     if "score" not in returned:
         raise UserError(f"{name} returned {dict(returned)!r:.200}; a mapping must hold `score`")
     rest = {key: value for key, value in returned.items() if key != "score"}

@@ -132,6 +132,11 @@ _TO_REINFORCE = (f"{_BYPASS}=True", f"{_TYPE}=reinforce")
 _ONCE: dict[str, Any] = {"kind": "mask", "weighs": False, "low": 0.5}
 _GEOMETRIC = {**_ONCE, "high": 4.0, "level": "episode", "mean": "geometric"}
 _DISTILLED = "distillation.distillation_loss"
+_FILTERED = (
+    *("algorithm.filter_groups.enable=True", "reward_model.overlong_buffer.enable=True"),
+    *("reward_model.overlong_buffer.len=4", "data.max_response_length=16"),
+)
+_AS_FILTERED = {"dynamic_sampling": True, "overlong": {"tokens": 4, "max_tokens": 16}}
 _TAUGHT = ("distillation.enabled=True", "distillation.teacher_models.teacher_model.model_path=org/teacher")
 
 
@@ -194,6 +199,18 @@ _TAUGHT = ("distillation.enabled=True", "distillation.teacher_models.teacher_mod
             {"overlong": {"tokens": 4, "penalty_factor": 0.5, "max_tokens": 16}},
         ),
         (["reward_model.overlong_buffer.enable=False", "reward_model.overlong_buffer.len=4"], {}),
+        (["algorithm.filter_groups.enable=True", "algorithm.filter_groups.metric=reward"], {"dynamic_sampling": True}),
+        (
+            [*_FILTERED, "algorithm.filter_groups.metric=acc"],
+            {"dynamic_sampling_metric": "acc", **_AS_FILTERED},
+        ),
+        ([*_FILTERED, "algorithm.filter_groups.metric=score"], _AS_FILTERED),
+        (
+            [*_FILTERED, "algorithm.filter_groups.metric=seq_reward"],
+            {"dynamic_sampling_metric": "reward", **_AS_FILTERED},
+        ),
+        (_FILTERED, {"dynamic_sampling_metric": "reward", **_AS_FILTERED}),
+        (["algorithm.filter_groups.enable=False", "algorithm.filter_groups.metric=acc"], {"dynamic_sampling": False}),
         (
             ["algorithm.use_kl_in_reward=True", "algorithm.kl_penalty=low_var_kl"],
             {"reward_kl": {"coef": 0.001, "estimator": "k3"}},
