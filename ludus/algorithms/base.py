@@ -123,6 +123,8 @@ class GroupReturns:
     """By turn id, of turns that can be trained. Empty: the algorithm asked for no measurement."""
     penalties: Mapping[str, Floats] = field(default_factory=dict)
     """By turn id: for each measured token the penalty that its turn's reward was already reduced by. Empty: none."""
+    trainable: Mapping[str, int] | None = None
+    """By turn id: number of tokens that can be trained; turns without any are left out. None: all sampled tokens."""
 
     def known(self) -> Iterator[tuple[str, str, float]]:
         """Member, turn and return of every turn that has one."""
@@ -137,9 +139,10 @@ class GroupReturns:
         return {member: math.fsum(each) / len(each) for member, each in values.items()}
 
     def lengths(self) -> dict[tuple[str, str], int]:
-        """Number of sampled tokens, by member and turn."""
+        """Number of tokens that can be trained, by member and turn."""
+        known = self.trainable
         return {
-            (episode.id, turn.id): len(turn.sampled.token_ids)
+            (episode.id, turn.id): len(turn.sampled.token_ids) if known is None else known.get(turn.id, 0)
             for episode in self.group.episodes
             for turn in episode.session.turns
         }

@@ -99,7 +99,7 @@ def build_batch(
     bounds, groups = _bounds(taken, rules, version), taken.trained
     origins = _origins(taken)
     lost = _reward_kl(groups, rules, measured, memory)
-    credited, known = _advantages(groups, rules, measured, memory, lost)
+    credited, known = _advantages(groups, rules, bounds, measured, memory, lost)
     could_be_trained = _mask_unpaired(credited, rules, bounds)
     by_group = _mask_flat(could_be_trained, rules)
     # groups without an advantage count in the mean too: if one group of ten teaches, the step is a tenth as large
@@ -235,15 +235,23 @@ def _count(episode: Episode, credit: Credit, bounds: BoundsOf) -> int:
 
 def credit_groups(groups: Sequence[Group], rules: BatchRules) -> list[Members]:
     """The members of each group, ordered by id, each with the credit of its turns."""
-    return _mask_flat(_advantages(groups, rules, _NOTHING, NOTHING)[0], rules)
+    bounds = token_bounds(rules.algorithm)
+    return _mask_flat(_advantages(groups, rules, lambda _: bounds, _NOTHING, NOTHING)[0], rules)
 
 
 def _advantages(
-    groups: Sequence[Group], rules: BatchRules, measured: Measured, memory: Memory, lost: RewardKl | None = None
+    groups: Sequence[Group],
+    rules: BatchRules,
+    bounds: BoundsOf,
+    measured: Measured,
+    memory: Memory,
+    lost: RewardKl | None = None,
 ) -> tuple[list[Members], Memory]:
     """As `credit_groups`, but before groups with nothing to learn from are masked; and the algorithm's new memory."""
     penalties = _NO_PENALTIES if lost is None else lost.penalties
-    returns = [_returns(group, rules, measured, penalties) for group in groups]
+    returns = [
+        replace(_returns(group, rules, measured, penalties), trainable=_trainable(group, bounds)) for group in groups
+    ]
     advantages, known = algorithm_of(rules.algorithm).estimate(returns, memory)
     if rules.algorithm.reward_kl is not None and lost is not None:
         known = remember_reward_kl(rules.algorithm.reward_kl, known, lost)
@@ -255,6 +263,15 @@ def _advantages(
         for given, of_group in zip(returns, advantages, strict=True)
     ]
     return credited, known
+
+
+def _trainable(group: Group, bounds: BoundsOf) -> dict[str, int]:
+    """By turn id: how many tokens can be trained, whatever their advantage."""
+    found: dict[str, int] = {}
+    for each in _members(group):
+        places = trained_places(each.session, any_credit(each), bounds=bounds(each), left_out=each.left_out)
+        found |= {turn_id: len(chosen) for turn_id, chosen in places.items()}
+    return found
 
 
 def _members(group: Group) -> list[Episode]:

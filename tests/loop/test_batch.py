@@ -303,6 +303,20 @@ def test_groups_are_flat_by_what_their_estimator_looks_at(make_episode: MakeEpis
     assert flat_group_mask(gdpo, measured((1.0, 0.0), (1.0, 0.0))) == "zero_advantage"
 
 
+def test_masked_tokens_do_not_move_what_advantages_are_whitened_by(make_episode: MakeEpisode) -> None:
+    """Half of the tokens are left out, stale or beyond the longest position, with other rewards: the mean of the
+    trained advantages is 0 all the same."""
+    members = [make_episode(f"g0-m{idx}", {idx % 2: 1.0, 1 - idx % 2: 0.25 * idx}) for idx in range(4)]
+    some = replace(members[0], left_out={"g0-m0/t0": (0, 1), "g0-m0/t1": (2,)})
+    old = make_episode("g0-m4", {0: -3.0, 1: 5.0}, version=-1)
+    for settings, masked in (({}, {"left_out": 3, "stale": 6}), ({"max_sequence_tokens": 7}, {"too_long": 9})):
+        how = rules(discount=0.0, name="reinforce_plus_plus", **settings)
+        built = build_batch(TakenGroups((group(some, *members[1:], old),), ()), how, version=0)
+        assert masked.items() <= built.ledger.masked.items()
+        given = [value for row in built.batch.rows for value in row.advantages]
+        assert len(given) == built.ledger.trained and sum(given) == pytest.approx(0, abs=1e-9)
+
+
 def test_the_length_penalty_saves_no_group_from_the_filter(make_episode: MakeEpisode) -> None:
     """Groups that all solved or all failed are replaced, though one answer is too long, unless the metric is the
     reward with its penalty; a named metric decides by itself."""

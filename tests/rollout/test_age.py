@@ -161,7 +161,7 @@ def test_tokens_that_are_not_trained_keep_no_group() -> None:
             group_filter=None,
             bounds=bounds,
         )
-        return waiting.enter(Group("g", members), 0)
+        return waiting.enter(Group("g", "t", members), 0)
 
     task = EpisodeTask("e", "t", "g", {}, seed=0, step=1)
     old, new = episode(task, [0, 0, 1]), episode(task, [3, 3, 3])

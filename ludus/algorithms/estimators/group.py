@@ -48,7 +48,7 @@ def group_advantages(
 
     Turns and members without a return do not enter b and s.
     baseline: `mean` of R over the members; `leave_one_out` that mean without the member itself; `length` the mean
-    weighted by the tokens of the member's turns; `greedy` R of the member that was sampled greedily; `none` 0.
+    weighted by the trainable tokens of its turns; `greedy` R of the member that was sampled greedily; `none` 0.
     scale: `std` divides by s + `eps`, where s^2 = sum over m of mean over t of (G(m,t) - mean of R)^2, over M - 1. With
     one return per member that is the sample variance. The spread of R alone would not do: it is zero where members have
     equal means but unequal turns, and the turns' advantages would explode. If s is at most 1e-9 of the largest |G|, the
@@ -83,7 +83,9 @@ def _baselines(group: GroupReturns, baseline: Baseline) -> dict[str, float]:
     if baseline == "length":
         lengths = group.lengths()
         weighed = [(lengths[member, turn_id], value) for member, turn_id, value in group.known()]
-        mean = math.fsum(length * value for length, value in weighed) / sum(length for length, _ in weighed)
+        total = sum(length for length, _ in weighed)
+        # where no token can be trained no advantage is used
+        mean = math.fsum(length * value for length, value in weighed) / total if total else 0.0
         return dict.fromkeys(means, mean)
     if baseline == "greedy":
         greedy = [means[each.id] for each in group.group.episodes if each.is_greedy and each.id in means]

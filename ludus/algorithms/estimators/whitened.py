@@ -30,6 +30,7 @@ def whitened_advantages(
     """A(m,t) = (x(m,t) - mean of x) / sqrt(variance of x + 1e-8), x = G - b; ddof 1.
 
     over: mean and variance are taken over a random turn of a random episode (`episodes`), or a random token (`tokens`).
+    Turns without a token that can be trained do not count, and of the others the tokens that can.
     With token penalties and no baseline, x is the return from each token on, without the penalties of the tokens before
     it in its turn.
     Differences from the mean within rounding become 0. Source: REINFORCE++ (arXiv 2501.03262) eq. 6 and 7, over
@@ -44,11 +45,13 @@ def whitened_advantages(
         lengths = each.lengths()
         for member, turns in of_group.items():
             known = {turn_id: value for turn_id, value in turns.items() if value is not None}
+            num_counting = sum(lengths[member, turn_id] > 0 for turn_id in known)
             for turn_id, value in known.items():
                 costs = each.penalties.get(turn_id, ()) if baseline == "none" else ()
                 column = tuple(value + before for before in accumulate(costs[:-1], initial=0.0))
                 columns[-1][member, turn_id] = column
-                weight = lengths[member, turn_id] if over == "tokens" else 1 / len(known)
+                length = lengths[member, turn_id]
+                weight = length if over == "tokens" else (length > 0) / max(num_counting, 1)
                 weights += [weight / len(column)] * len(column)
                 values += column
     total = math.fsum(weights) or 1.0

@@ -101,6 +101,22 @@ def test_reinforce_plus_plus_whitens_over_the_batch() -> None:
     assert advantages([ONE, TWO], advantage=advantage) == pytest.approx([v / divisor for v in centered])
 
 
+def test_statistics_are_of_the_tokens_that_are_trained() -> None:
+    """Of tokens that are masked (too old, too long, left out) neither whitening nor OPO's baseline knows: the trained
+    advantages have the mean 0."""
+    masked = replace(ONE, trainable={"a0": 1, "c0": 2})  # of 1, 3 and 4 tokens
+    assert advantages([masked], name="opo") == pytest.approx([1 - 2 / 3, -2 / 3, 0.5 - 2 / 3])
+    a, _, c = advantages([masked], name="reinforce_plus_plus")
+    assert 1 * a + 2 * c == pytest.approx(0) and (a**2 + 2 * c**2) / 2 == pytest.approx(1)
+    a, _, c = advantages([masked], advantage={"kind": "whitened", "over": "episodes"})
+    assert a + c == pytest.approx(0) and a**2 + c**2 == pytest.approx(1)
+    nothing = replace(ONE, trainable={})
+    for name in ("opo", "reinforce_plus_plus", "reinforce_plus_plus_baseline"):
+        assert all(map(math.isfinite, advantages([nothing], name=name)))
+        whole = replace(ONE, trainable={"a0": 1, "b0": 3, "c0": 4})
+        assert advantages([whole], name=name) == advantages([ONE], name=name)
+
+
 def test_what_rounding_leaves_of_a_flat_group_is_nothing() -> None:
     """Beside groups whose mean is not exact in floats, a flat group has exactly 0, so that it is masked."""
     others = [group_of({"a": [(0.1 * n, 1)], "b": [(0.7, 3)], "c": [(0.3, 1)]}) for n in range(8)]
