@@ -93,7 +93,7 @@ class Needs:
     pairs: bool = False
     """Groups that have trained tokens of positive and of negative advantage; others are masked."""
     sides: bool = False
-    """Sequences with one sign of advantage each; those of advantage 0 are only measured."""
+    """Episodes with one sign of advantage each; those of advantage 0 are only measured, and count in no mean."""
     greedy: bool = False
     """One more member in each group, which is sampled greedily."""
     flat_groups: bool = False

@@ -22,8 +22,9 @@ from typing import TypeVar
 from ludus.errors import InternalError, UserError
 
 Path = tuple[int, ...]
-OWN, REPLAYED, DEMONSTRATED = 0, 1, 2
-"""Where targets come from: sampled for this batch; replayed from an earlier batch; or given as a demonstration."""
+OWN, REPLAYED, DEMONSTRATED, UNRELATED = 0, 1, 2, 3
+"""Where targets come from: sampled for this batch; replayed from an earlier batch; given as a demonstration; or the
+answer to another prompt, put after this one, on which KTO's reference point is measured."""
 T = TypeVar("T")
 
 

@@ -157,10 +157,16 @@ class AlgorithmSettings(Settings):
                 f"loss {self.loss.kind!r} reads which side a sequence is of from the sign of its advantage, and "
                 "algorithm.distillation gives each token its own; leave out one of the two"
             )
-        if needs.pairs and self.advantage.kind not in ("best_worst", "own"):
+        if (needs.pairs or needs.sides) and self.advantage.kind not in ("best_worst", "own"):
+            said = (
+                f"compares two members of a group, and advantage {self.advantage.kind!r} says not which"
+                if needs.pairs
+                else f"takes each episode as a whole for good or bad, and advantage {self.advantage.kind!r} may give "
+                "its turns both signs"
+            )
+            name = self.loss.kind if self.loss.kind in PRESETS else "kto"
             raise ConfigError(
-                f"loss {self.loss.kind!r} compares two members of a group, and advantage {self.advantage.kind!r} says "
-                f"not which; set advantage: best_worst, or take name: {self.loss.kind}, which has all of it"
+                f"loss {self.loss.kind!r} {said}; set advantage: best_worst, or take name: {name}, which has all of it"
             )
         return self
 

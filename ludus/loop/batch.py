@@ -15,7 +15,7 @@ from __future__ import annotations
 import logging
 import math
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache, partial
 from itertools import chain, pairwise
@@ -35,16 +35,13 @@ from ludus.episodes.export import ExportStyle, Numbers, TokenBounds, TurnCredit,
 from ludus.episodes.ledger import Ledger, MaskReason
 from ludus.episodes.reward import masked_answers
 from ludus.errors import UserError
+from ludus.loop.masks import BoundsOf, Members, count_trained, mask_flat, mask_unpaired, only_measured
 from ludus.rollout.groups import Discarded, GroupFilter, TakenGroups, any_credit
 from ludus.types import Episode, Group
 
 logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
-Credit = Mapping[str, TurnCredit]
-"""By turn id."""
-Members = Sequence[tuple[Episode, Credit]]
-BoundsOf = Callable[[Episode], TokenBounds]
 _NOTHING: Measured = {}
 _NO_PENALTIES: Mapping[str, Floats] = {}
 
@@ -76,7 +73,7 @@ class BuiltBatch:
     memory: Memory
     """What the algorithm remembers after this batch."""
     turns: Mapping[int, tuple[str, tuple[int, ...]]]
-    """The trained turns by their number in the rows: the turn's id, and the indices of its trained tokens among those
+    """The turns of the rows by their number there: the turn's id, and the indices of its tokens in the rows among those
     it sampled."""
     staleness: Mapping[int, int]
     """How many sampled tokens are 0, 1, 2, … versions older than the weights they train."""
@@ -100,10 +97,10 @@ def build_batch(
     origins = _origins(taken)
     lost = _reward_kl(groups, rules, measured, memory)
     credited, known = _advantages(groups, rules, bounds, measured, memory, lost)
-    could_be_trained = _mask_unpaired(credited, rules, bounds)
-    by_group = _mask_flat(could_be_trained, rules)
+    could_be_trained = mask_unpaired(credited, rules.algorithm, bounds)
+    by_group = mask_flat(could_be_trained, rules.algorithm)
     # groups without an advantage count in the mean too: if one group of ten teaches, the step is a tenth as large
-    counts = [_count(episode, credit, bounds) for members in could_be_trained for episode, credit in members]
+    counts = [count_trained(episode, credit, bounds) for members in could_be_trained for episode, credit in members]
     weights = iter(algorithm_of(rules.algorithm).weights(counts))
     parts = _cut(list(enumerate(by_group)), rules.algorithm.minibatches)
     rows: list[tuple[PackedRow, ...]] = []
@@ -111,21 +108,27 @@ def build_batch(
     numbers, turns = Numbers(), dict[int, tuple[str, tuple[int, ...]]]()
     for part in parts:
         sequences: list[TrainSequence] = []
-        for group, (episode, credit) in ((group, each) for group, members in part for each in members):
+        members = [(group, *each, next(weights)) for group, of_group in part for each in of_group]
+        # where nothing is trained there is nothing to measure for
+        measures = algorithm_of(rules.algorithm).needs.sides and any(weight for *_, weight in members)
+        for group, episode, credit, weight in members:
             origin = origins.get(episode.id, OWN)
-            # the weights of all minibatches sum to their number; each has the share that its tokens have
-            exported = export_session(
+            export = partial(
+                export_session,
                 episode.session,
-                credit,
-                weight=next(weights) * len(parts) * rules.loss_weights.get(groups[group].source, 1.0),
                 style=rules.export_style,
                 bounds=bounds(episode),
                 left_out=episode.left_out,
                 numbers=replace(numbers, group=group),
                 origin=origin,
             )
-            sequences.extend(exported.sequences)
+            # the weights of all minibatches sum to their number; each has the share that its tokens have
+            share = weight * len(parts) * rules.loss_weights.get(groups[group].source, 1.0)
+            exported = export(credit, weight=share)
             ledger = ledger + _account(exported.ledger, origin)
+            if measures and not weight and origin == OWN:
+                exported = export(only_measured(credit), weight=0.0)
+            sequences.extend(exported.sequences)
             for number, turn in enumerate(episode.session.turns, numbers.first_turn):
                 if turn.id in exported.places:
                     turns[number] = (turn.id, exported.places[turn.id])
@@ -227,16 +230,10 @@ def _warn_of_fewer(minibatches: int, num_groups: int) -> None:
     logger.warning("algorithm.minibatches=%d, and a batch has only %d groups: one step each", minibatches, num_groups)
 
 
-def _count(episode: Episode, credit: Credit, bounds: BoundsOf) -> int:
-    """How many tokens are trained."""
-    places = trained_places(episode.session, credit, bounds=bounds(episode), left_out=episode.left_out)
-    return sum(map(len, places.values()))
-
-
 def credit_groups(groups: Sequence[Group], rules: BatchRules) -> list[Members]:
     """The members of each group, ordered by id, each with the credit of its turns."""
     bounds = token_bounds(rules.algorithm)
-    return _mask_flat(_advantages(groups, rules, lambda _: bounds, _NOTHING, NOTHING)[0], rules)
+    return mask_flat(_advantages(groups, rules, lambda _: bounds, _NOTHING, NOTHING)[0], rules.algorithm)
 
 
 def _advantages(
@@ -413,44 +410,6 @@ def _unused(episode: Episode, returns: GroupReturns) -> dict[str, MaskReason]:
     """By turn id: the reason to name if a turn with a return is given no advantage."""
     reason: MaskReason = "zero_advantage" if returns.is_flat else "not_paired"
     return {turn_id: reason for turn_id, value in returns.returns[episode.id].items() if value is not None}
-
-
-def _is_flat(members: Members) -> bool:
-    """Whether no token of the group has an advantage other than 0."""
-    return not any(credit.teaches for _, turns in members for credit in turns.values())
-
-
-def _mask_unpaired(groups: Sequence[Members], rules: BatchRules, bounds: BoundsOf) -> list[Members]:
-    """For algorithms that need pairs: masks turns with advantage 0, and whole groups whose trainable tokens are all on
-    one side."""
-    if not algorithm_of(rules.algorithm).needs.pairs:
-        return list(groups)
-    sided = [_masked(members, "not_paired", lambda credit: credit.mean == 0) for members in groups]
-    return [
-        members if _sides(members, bounds) >= {True, False} else _masked(members, "not_paired") for members in sided
-    ]
-
-
-def _sides(members: Members, bounds: BoundsOf) -> set[bool]:
-    """The signs of the advantages among trainable tokens: True for positive, False for negative."""
-    trained = [credit for episode, credit in members if _count(episode, credit, bounds)]
-    return {each.mean > 0 for credit in trained for each in credit.values() if each.mean}
-
-
-def _mask_flat(groups: Sequence[Members], rules: BatchRules) -> list[Members]:
-    """Masks groups without any advantage, unless the algorithm trains them too."""
-    if algorithm_of(rules.algorithm).needs.flat_groups:
-        return list(groups)
-    return [_masked(members, "zero_advantage") if _is_flat(members) else members for members in groups]
-
-
-def _masked(members: Members, reason: MaskReason, is_meant: Callable[[TurnCredit], bool] = lambda _: True) -> Members:
-    """The members with `reason` as the mask of every turn that had an advantage and that `is_meant` selects."""
-    mask = TurnCredit(advantage=None, mask=reason)
-    return [
-        (episode, {id_: mask if each.mask is None and is_meant(each) else each for id_, each in turns.items()})
-        for episode, turns in members
-    ]
 
 
 def _named_credit(credited: Members, discarded: Sequence[Discarded]) -> dict[str, float | str]:

@@ -12,7 +12,7 @@ from typing import Any
 
 import pydantic
 
-from ludus.algorithms.pack import Batch, TrainSequence, pack
+from ludus.algorithms.pack import UNRELATED, Batch, TrainSequence, pack
 from ludus.algorithms.resolve import algorithm_of
 from ludus.algorithms.reward_loss import TokenPair
 from ludus.algorithms.settings import AlgorithmSettings
@@ -149,7 +149,8 @@ def _mismatched(answers: Sequence[Answer]) -> tuple[Answer, ...]:
         prompt_ids = here.sequences[0].token_ids[: here.sequences[0].target_idx[0]]
         other = before.sequences[0]
         whole_ids = (*prompt_ids, *other.token_ids[other.target_idx[0] :])
-        made.append(Answer((TrainSequence.plain(whole_ids, range(len(prompt_ids), len(whole_ids))),), 0.0))
+        measured = TrainSequence.plain(whole_ids, range(len(prompt_ids), len(whole_ids)))
+        made.append(Answer((replace(measured, origins=(UNRELATED,) * len(measured.target_idx)),), 0.0))
     return tuple(made)
 
 

@@ -80,7 +80,9 @@ def prefer(case: dict[str, Any], given: Tensors, folder: str) -> Tensors:
         trainer.ref_model = model_of(reference)
         if case["trainer"] == "kto":
             inputs["label"] = torch.arange(len(pairs)) < len(pairs) // 2
-            sums = {True: own.sum(1).detach(), False: reference.sum(1)}
+            # the policy's own answers, those that are neither best nor worst of their group too
+            whole = [(each.detach() * given["mask"]).sum(1) for each in (logprobs, given["reference"])]
+            sums = dict(zip((True, False), whole, strict=True))
             trainer._compute_kl_logps = lambda used, _: sums[used is not trainer.ref_model]
         loss = trainer._compute_loss(model_of(own), inputs, False)
     loss.backward()

@@ -18,6 +18,7 @@ from pydantic import Field
 
 from ludus.algorithms.base import LossInputs, LossMetrics, Needs, Rule
 from ludus.algorithms.levels import sum_by_unit, sum_within
+from ludus.algorithms.pack import OWN, UNRELATED
 from ludus.errors import ConfigError
 from ludus.settings import Choice
 
@@ -110,14 +111,14 @@ def kto_loss(
     """Per token the loss of its sequence, shape (N,): weight (1 - sigma(beta (z - z0))), or of an undesirable one
     weight (1 - sigma(beta (z0 - z))).
 
-    z0, the reference point, is the mean of z over the sequences of advantage 0, which serve only for this, or 0 if that
-    is negative; it has no gradient. Without such sequences it is the mean over all: sequences that the policy sampled
-    itself estimate its divergence from the reference.
-    Source: KTO (arXiv 2402.01306) eq. 8; z0 of unrelated answers: sec. 4.1.
+    z0, the reference point, is the mean of z over the sequences that the policy sampled, those of advantage 0 included,
+    which serve only for this, or 0 if that is negative; it has no gradient. Where the sequences come from elsewhere it
+    is the mean over unrelated answers to their prompts.
+    Source: KTO (arXiv 2402.01306) eq. 8, where z0 is the divergence from the reference; z0 of unrelated answers: sec.
+    4.1, as TRL.
     """
     z_N, count_N = sum_within(_log_ratio(inputs), inputs, "episode")
-    is_measure_N = (inputs.advantages_N == 0) | ~(inputs.advantages_N == 0).any()
-    share_N = is_measure_N / count_N  # the tokens of a sequence count once together
+    share_N = _measures_divergence(inputs) / count_N  # the tokens of a sequence count once together
     z0 = ((share_N * z_N).sum() / share_N.sum()).detach().clamp(min=0)
     side_N = inputs.advantages_N.sign()
     weight_N = desirable_weight * (side_N > 0) + undesirable_weight * (side_N < 0)
@@ -145,6 +146,13 @@ def orpo_loss(inputs: LossInputs, *, beta: float) -> tuple[Tensor, LossMetrics]:
 def _log_ratio(inputs: LossInputs) -> Tensor:
     assert inputs.reference_logprobs_N is not None, "an algorithm that needs a reference gets its logprobs"
     return inputs.logprobs_N - inputs.reference_logprobs_N
+
+
+def _measures_divergence(inputs: LossInputs) -> Tensor:
+    """The tokens of sequences by which the policy's divergence from the reference is measured, as 1, others as 0."""
+    all_N = inputs.logprobs_N.new_ones(inputs.logprobs_N.shape)
+    kinds = () if inputs.origins_N is None else (inputs.origins_N == UNRELATED, inputs.origins_N == OWN)
+    return next((chosen_N.to(all_N.dtype) for chosen_N in kinds if chosen_N.any()), all_N)
 
 
 def _sides(values_N: Tensor, inputs: LossInputs) -> _Sides:
@@ -190,7 +198,7 @@ KTO = Rule(
     needs=lambda _: Needs(minibatch=True, reference=True, sides=True),
     unit=lambda _: "episode",
     formula="{desirable_weight} (1 - sigmoid({beta} (z - z0))) of what is preferred, {undesirable_weight} (1 - "
-    "sigmoid({beta} (z0 - z))) of what is not, z: sum of log pi / ref, z0: its mean, at least 0",
+    "sigmoid({beta} (z0 - z))) of what is not, z: sum of log pi / ref, z0: its mean over all episodes, at least 0",
 )
 ORPO = Rule(
     OrpoSettings,

@@ -1,13 +1,14 @@
 """DPO, KTO and ORPO on two pairs of unequal lengths: value and gradient by the papers' formulas, in floats."""
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import pytest
 import torch
 
 from ludus.algorithms import AlgorithmSettings, LossInputs, algorithm_of
+from ludus.algorithms.pack import OWN, REPLAYED, UNRELATED
 from ludus.errors import ConfigError
 
 # Four sequences: chosen and rejected of pair 0, chosen and rejected of pair 1; their tokens lie in no order.
@@ -18,21 +19,32 @@ Z = {each: sum(NOW[each]) - sum(REFERENCE[each]) for each in NOW}
 M = {each: sum(NOW[each]) / len(NOW[each]) for each in NOW}
 
 
-def loss_of(name: str, now: dict[int, list[float]] = NOW, **loss: Any) -> tuple[float, torch.Tensor]:
-    """The loss and its gradient by the logprobs, token by token as in PLACES."""
+def loss_of(
+    name: str,
+    now: dict[int, list[float]] = NOW,
+    *,
+    sides: Mapping[int, float] | None = None,
+    origins: Mapping[int, int] | None = None,
+    **loss: Any,
+) -> tuple[float, torch.Tensor]:
+    """The loss and its gradient by the logprobs, token by token as in PLACES. sides: the advantages; origins: where the
+    sequences come from."""
     algorithm = algorithm_of(AlgorithmSettings(name=name, **({"loss": loss} if loss else {})))
-    weights = dict(zip(NOW, algorithm.weights([len(each) for each in NOW.values()]), strict=True))
+    side = {each: (-1.0) ** each for each in NOW} | dict(sides or {})
+    counts = [len(tokens) if side[each] else 0 for each, tokens in NOW.items()]
+    weights = dict(zip(NOW, algorithm.weights(counts), strict=True))
     logprobs = torch.tensor([now[each][at] for each, at in PLACES], requires_grad=True)
     inputs = LossInputs(
         logprobs_N=logprobs,
         sampled_logprobs_N=torch.zeros(len(PLACES)),
         proximal_logprobs_N=None,
         reference_logprobs_N=torch.tensor([REFERENCE[each][at] for each, at in PLACES]),
-        advantages_N=torch.tensor([(-1.0) ** each for each, _ in PLACES]),
+        advantages_N=torch.tensor([side[each] for each, _ in PLACES]),
         weights_N=torch.tensor([weights[each] for each, _ in PLACES]),
         turns_N=torch.tensor([each for each, _ in PLACES]),
         episodes_N=torch.tensor([each for each, _ in PLACES]),
         groups_N=torch.tensor([each // 2 for each, _ in PLACES]),
+        origins_N=None if origins is None else torch.tensor([origins.get(each, OWN) for each, _ in PLACES]),
     )
     value, _ = algorithm.loss(inputs)
     value.backward()  # type: ignore[no-untyped-call]
@@ -106,6 +118,23 @@ def test_kto_moves_each_sequence_from_the_reference_point() -> None:
     assert sum(Z.values()) < 0 and loss_of("kto")[0] == pytest.approx(sum(below) / 4, rel=1e-5)
 
 
+def test_every_episode_of_the_policy_measures_the_reference_point() -> None:
+    """Episodes without a side too, and neither demonstrations nor replayed ones; of files the unrelated answers alone.
+    The mean is over those that have a side."""
+    now = {**NOW, 2: [-0.01], 3: [-0.1, -0.1, -0.1]}
+    z = {each: sum(now[each]) - sum(REFERENCE[each]) for each in now}
+    sides = {2: 0.0, 3: 0.0}
+    for origins, measuring in (
+        (None, (0, 1, 2, 3)),
+        ({}, (0, 1, 2, 3)),
+        ({1: REPLAYED}, (0, 2, 3)),
+        ({2: UNRELATED, 3: UNRELATED}, (2, 3)),
+    ):
+        z0 = max(sum(z[each] for each in measuring) / len(measuring), 0.0)
+        expected = sum(1 - sigmoid(0.1 * (-1) ** each * (z[each] - z0)) for each in (0, 1)) / 2
+        assert z0 > 0 and loss_of("kto", now, sides=sides, origins=origins)[0] == pytest.approx(expected, rel=1e-5)
+
+
 def test_orpo_needs_no_reference() -> None:
     """Cross-entropy of the chosen, and the log-sigmoid of the odds' ratio, of means over tokens."""
 
@@ -125,5 +154,7 @@ def test_settings_that_do_not_go_together_are_refused() -> None:
         AlgorithmSettings(name="kto", distillation={})  # type: ignore[arg-type]
     with pytest.raises(ConfigError, match=r"loss.label_smoothing=0.1 has no meaning with variant 'ipo'"):
         AlgorithmSettings(name="dpo", loss={"variant": "ipo", "label_smoothing": 0.1})  # type: ignore[arg-type]
+    with pytest.raises(ConfigError, match=r"loss 'kto' takes each episode as a whole .* 'group' may .* take name: kto"):
+        AlgorithmSettings(loss="kto")  # type: ignore[arg-type]
     with pytest.raises(ConfigError, match=r"loss 'dpo' compares two members .* 'group' .* take name: dpo"):
         AlgorithmSettings(loss="dpo")  # type: ignore[arg-type]
