@@ -173,7 +173,7 @@ async def train_step(
         **batch_metrics(built),
         **teacher_metrics(measured),
         **ledger_metrics(built.ledger),
-        **clock.end_step(components.engine.stats(), num_row_tokens=built.batch.num_row_tokens),
+        **clock.end_step(components.engine.stats(), num_row_tokens=built.batch.num_row_tokens * rules.algorithm.epochs),
         **memory_metrics(),
     }
     components.store.add_metrics(step, metrics)

@@ -25,7 +25,7 @@ class OptimizerSettings(Settings):
     max_grad_norm: float | None = Field(default=1.0, gt=0)
     """None: gradients are not clipped."""
     warmup_steps: int = Field(default=0, ge=0)
-    """Training steps of linear warm-up. As in verl and AReaL, all minibatches of a step have one learning rate."""
+    """Training steps of linear warm-up. As in verl and AReaL, all optimizer steps on a batch have one learning rate."""
     decay: Literal["constant", "linear", "cosine"] = "constant"
     total_steps: int | None = Field(default=None, ge=1)
     """Training steps after which a decaying learning rate reaches 0; for the policy, steps in which only the critic is
@@ -51,9 +51,11 @@ class CriticSettings(Settings):
     """How far a value may move from the one measured before the batch. None: not limited."""
     warmup_steps: int = Field(default=0, ge=0)
     """Batches at the beginning that train only the critic."""
+    epochs: int | None = Field(default=None, ge=1)
+    """How many times the critic is trained on all minibatches of a batch. None: `algorithm.epochs`."""
 
     def idle(self) -> Iterator[Idle]:
-        names = ("path", "optimizer", "warmup_steps") if self.model == "shared" else ("loss_weight",)
+        names = ("path", "optimizer", "warmup_steps", "epochs") if self.model == "shared" else ("loss_weight",)
         yield from (Idle(name, f"critic.model is {self.model!r}") for name in names if self.is_set(name))
 
 

@@ -186,6 +186,7 @@ def test_the_gradient_of_several_ranks_is_that_of_one(team: Team, tiny_models: A
         (2, None, {"algorithm": {"name": "dpo"}}),
         (2, None, {"algorithm": {"name": "kto"}, "minibatches": 2}),
         (2, None, {"minibatches": 2}),
+        (2, None, {"algorithm": {"epochs": 2}, "minibatches": 2}),
         (3, None, {"algorithm": {"loss": "vespo", "top_entropy": 0.5, "entropy": {"coef": 0.1}}, "minibatches": 2}),
         (2, None, {"optimizer": {"lr": 1e-2, "max_grad_norm": 0.01, "weight_decay": 0.1}}),
         # with two rows in each of an adapter's matrices the third rank keeps nothing of some
@@ -511,13 +512,18 @@ def test_a_lost_rank_ends_the_training(team: Team, tiny_model_folder: Path) -> N
 
 @pytest.mark.parametrize(
     ("lora", "critic"),
-    [(None, SETTINGS), (4, SETTINGS), (None, {"model": "shared"}), (4, {"model": "shared", "loss_weight": 2.0})],
+    [
+        (None, {**SETTINGS, "epochs": 2}),
+        (4, SETTINGS),
+        (None, {"model": "shared"}),
+        (4, {"model": "shared", "loss_weight": 2.0}),
+    ],
 )
 def test_a_critic_on_several_ranks_is_one_on_one(
     team: Team, tiny_model_folder: Path, tmp_path: Path, lora: int | None, critic: dict[str, Any]
 ) -> None:
-    """Values, losses and both models after batches of two minibatches; what two ranks saved, one and two go on from,
-    two to equal bits."""
+    """Values, losses and both models after batches of two minibatches, in one epoch or two; what two ranks saved, one
+    and two go on from, two to equal bits."""
     settings: dict[str, Any] = {"algorithm": {"name": "ppo"}, "critic": {**critic, "clip_range": 0.2}, "lora": lora}
     taught = [
         replace(each, values=(0.1,) * len(each.target_idx), value_targets=each.advantages) for each in sequences(COUNT)

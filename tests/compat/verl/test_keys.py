@@ -109,13 +109,14 @@ def test_a_critic_of_verl_is_read() -> None:
             "critic.grad_clip=0.5",
             "critic.cliprange_value=0.2",
             "critic.ppo_mini_batch_size=16",
+            "critic.ppo_epochs=4",
             "trainer.critic_warmup=5",
         ],
     )
     assert config.algorithm.advantage == GaeSettings(gamma=0.99, lam=0.95) and config.has_critic
     assert config.rollout.agent.turn_discount == 0.99
     critic = config.critic
-    assert (critic.path, critic.clip_range, critic.warmup_steps) == ("smollm2-135m", 0.2, 5)
+    assert (critic.path, critic.clip_range, critic.warmup_steps, critic.epochs) == ("smollm2-135m", 0.2, 5, 4)
     assert (critic.optimizer.lr, critic.optimizer.warmup_steps, critic.optimizer.max_grad_norm) == (2e-5, 3, 0.5)
     with pytest.raises(ConfigError, match=r"algorithm\.lam"):
         load_config(None, ["algorithm.lam=0.95"])
@@ -232,6 +233,7 @@ _TAUGHT = ("distillation.enabled=True", "distillation.teacher_models.teacher_mod
         ([f"{_IS}=token", f"{_IS}_threshold='0.5_5'"], {"correction": {"kind": "mask", "low": 0.5, "high": 5.0}}),
         (["data.train_batch_size=64", f"{_ACTOR}.ppo_mini_batch_size=16"], {"minibatches": 4}),
         (["data.train_batch_size=8", f"{_ACTOR}.ppo_mini_batch_size=16"], {"minibatches": 1}),
+        ([f"{_ACTOR}.ppo_epochs=3"], {"epochs": 3}),
         (["algorithm.adv_estimator=optimal_token_baseline"], {"advantage": "optimal_token"}),
         (
             [f"{_ACTOR}.policy_loss.loss_mode=dro", f"{_ACTOR}.policy_loss.dro_beta=0.3"],
@@ -284,8 +286,8 @@ def test_an_algorithm_of_verl_is_ours(theirs: list[str], ours: dict[str, Any]) -
         (["algorithm.use_kl_in_reward=True", "algorithm.kl_ctrl.type=pid"], "there are fixed, adaptive"),
         (["actor_rollout_ref.rollout.temprature=1"], "no counterpart here .*did you mean .*rollout.temperature"),
         (
-            ["data.response_key=x", "data.prompt_key=y", "critic.ppo_epochs=2"],
-            r"response_key has no counterpart here(.|\n)*prompt_key='y' is not possible(.|\n)*ppo_epochs=2 is not",
+            ["data.response_key=x", "data.prompt_key=y", "critic.shuffle=True"],
+            r"response_key has no counterpart here(.|\n)*prompt_key='y' is not possible(.|\n)*shuffle=True is not",
         ),
         (["data.train_files=[a.parquet, a.parquet]"], "two are the same; name each of them once"),
         (["algorithm.adv_estimator=magic"], "'magic' is not available here; there are gae, grpo, rloo"),
