@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -114,11 +114,12 @@ class Critic:
 
         epochs: used if the critic's settings do not say.
         """
+        parts = [part for part in minibatches if part]
         seen, steps = list[Metrics](), list[Metrics]()
-        with self.optimizer.on_device():
+        with self.optimizer.on_device() if parts else nullcontext():
             for _ in range(self.settings.epochs or epochs):
                 means = TokenMeans()
-                steps += [self._train_part(part, means) for part in minibatches if part]
+                steps += [self._train_part(part, means) for part in parts]
                 seen.append(means.over(self._ranks))
         self.optimizer.end_batch()
         return {**epoch_metrics(seen, num_minibatches=len(minibatches)), **merge_means(steps)}

@@ -161,6 +161,19 @@ def test_while_it_warms_up_it_moves_alone(tiny_model_folder: Path) -> None:
     assert not all(torch.equal(each, before[name]) for name, each in trainer.optimizer.masters.items())
 
 
+def test_batches_without_a_token_count_in_both_schedules(tiny_model_folder: Path, tmp_path: Path) -> None:
+    """In the critic's warm-up too, and after a resume."""
+    falling = OptimizerSettings(lr=1.0, decay="linear", total_steps=4)
+    trainer = make_trainer(tiny_model_folder, optimizer=falling, warmup_steps=1)
+    for _ in range(2):
+        trainer.train_batch(Batch.of(()))
+    trainer.save(tmp_path)
+    resumed = make_trainer(tiny_model_folder, optimizer=falling, warmup_steps=1)
+    resumed.load(tmp_path)
+    assert (resumed.optimizer.num_batches, critic_of(resumed).optimizer.num_batches, resumed.version) == (1, 2, 2)
+    assert resumed.train_batch(Batch.of(rows()))["critic/lr"] == 0.5
+
+
 def test_a_resumed_trainer_goes_on_with_its_critic(tiny_model_folder: Path, tmp_path: Path) -> None:
     """Saved after two batches and loaded, both models end at equal bits; without its files loading is an error."""
     trainer = make_trainer(tiny_model_folder, warmup_steps=1)

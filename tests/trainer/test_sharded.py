@@ -478,6 +478,21 @@ def test_what_cannot_be_done_is_refused_by_all(team: Team, tiny_model_folder: Pa
             trainer.configure(lr=1e-3, algorithm=AlgorithmSettings(kl={"beta": 0.1}))
 
 
+def test_a_batch_without_a_token_counts_in_the_schedule_of_all(
+    team: Team, tiny_model_folder: Path, tmp_path: Path
+) -> None:
+    """The next one has the learning rate after it on every rank, and a checkpoint has its place in the schedule."""
+    optimizer = {"lr": 1e-2, "max_grad_norm": None, "decay": "linear", "total_steps": 4}
+    alone = whole(tiny_model_folder, optimizer=optimizer)
+    with sharded(team, tiny_model_folder, 2, optimizer=optimizer) as trainer:
+        for each in (alone, trainer):
+            assert each.train_batch(Batch(((), ()), version=0))["train/optimizer_steps"] == 0
+            assert each.train_batch(batch())["train/lr"] == pytest.approx(0.75e-2) and each.version == 2
+        trainer.save(tmp_path)
+        assert relative_difference(weights(trainer), weights(alone)) <= 1e-4
+    assert json.loads((tmp_path / "trainer.json").read_text())["num_batches"] == 2
+
+
 @pytest.mark.parametrize("rank", [0, 1])
 def test_a_disk_that_refuses_one_rank_ends_none(team: Team, tiny_model_folder: Path, tmp_path: Path, rank: int) -> None:
     """The error says what was refused to whom; once it no longer is, the next checkpoint is whole."""
