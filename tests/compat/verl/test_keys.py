@@ -19,6 +19,7 @@ from ludus.compat.verl.resources import loop_config
 from ludus.errors import ConfigError
 from ludus.settings import settings_keys
 from ludus.teachers.settings import ModelTeacherSettings, NoTeacherSettings
+from ludus.trainer.optimizer import learning_rate
 from tests.compat.public import read_keys
 
 _TRACED = (("mlflow",), "ludus", None)
@@ -116,8 +117,9 @@ def test_a_critic_of_verl_is_read() -> None:
     assert config.algorithm.advantage == GaeSettings(gamma=0.99, lam=0.95) and config.has_critic
     assert config.rollout.agent.turn_discount == 0.99
     critic = config.critic
-    assert (critic.path, critic.clip_range, critic.warmup_steps, critic.epochs) == ("smollm2-135m", 0.2, 5, 4)
+    assert (critic.path, critic.clip_range, critic.warmup_steps, critic.epochs) == ("smollm2-135m", 0.2, 4, 4)
     assert (critic.optimizer.lr, critic.optimizer.warmup_steps, critic.optimizer.max_grad_norm) == (2e-5, 3, 0.5)
+    assert critic.optimizer.warmup_from_zero
     with pytest.raises(ConfigError, match=r"algorithm\.lam"):
         load_config(None, ["algorithm.lam=0.95"])
     with pytest.raises(ConfigError, match=r"algorithm\.gamma"):
@@ -321,6 +323,22 @@ def test_a_teacher_of_verl_is_a_model_beside_the_run() -> None:
     named = load_config(None, [_TAUGHT[0], f"{own}.key=openai/gsm8k", f"{own}.model_path=org/teacher"])
     assert named.teacher == config.teacher
     assert load_config(None, ["distillation.enabled=False", _TAUGHT[1]]).teacher == NoTeacherSettings()
+
+
+@pytest.mark.parametrize(("theirs", "ours"), [(-1, 0), (0, 0), (1, 0), (2, 1), (20, 19)])
+def test_the_critic_warms_up_as_long_as_in_verl(theirs: int, ours: int) -> None:
+    """Whose steps are counted from 1: the policy is trained as soon as the number of the step is reached."""
+    of_verl = sum(theirs > global_step for global_step in range(1, 100))
+    config = load_config(None, ["algorithm.adv_estimator=gae", f"trainer.critic_warmup={theirs}"])
+    assert config.critic.warmup_steps == of_verl == ours
+
+
+def test_a_warm_up_of_verls_is_its_own() -> None:
+    """It begins at 0; without one nothing is set."""
+    optim = "actor_rollout_ref.actor.optim.lr_warmup_steps"
+    optimizer = load_config(None, [f"{optim}=4", "trainer.optimizer.lr=1.0"]).trainer.optimizer
+    assert [learning_rate(step, optimizer) for step in range(6)] == [0.0, 0.25, 0.5, 0.75, 1.0, 1.0]
+    assert not load_config(None, [f"{optim}=-1"]).trainer.optimizer.model_fields_set
 
 
 def test_steps_come_before_epochs() -> None:
