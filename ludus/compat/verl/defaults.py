@@ -93,7 +93,7 @@ def _applicable(given: Given, named: Collection[str]) -> dict[str, Any]:
 def _is_one_step(given: Given, named: Collection[str]) -> bool:
     """Whether a batch is one optimizer step of the policy that began it, so that no ratio could be clipped."""
     deciding = ("algorithm.minibatches", "algorithm.epochs", "algorithm.correction")
-    if is_bypassed(given) or any(_is_named(each, named) for each in deciding) or given.get(_EPOCHS, 1) != 1:
+    if is_bypassed(given) or any(_is_named(each, named) for each in deciding) or given.get(_EPOCHS) not in (None, 1):
         return False
     size = given.get(_BATCH, given.get("train_dataset.batch_size", OF_TRAINING[_BATCH]))
     minibatch = given.get(_MINIBATCH, OF_TRAINING[_MINIBATCH])

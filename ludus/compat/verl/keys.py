@@ -297,7 +297,7 @@ _RULES: Table = {
     "trainer.total_epochs": _epochs,
     **{name: partial(_warm_up, name) for name in _TABLE if name.endswith(".lr_warmup_steps")},
     # verl counts steps from 1, and trains the policy in the one of this number
-    "trainer.critic_warmup": to("critic.warmup_steps", convert=lambda value: max(value - 1, 0)),
+    "trainer.critic_warmup": to("critic.warmup_steps", convert=lambda value: value and max(value - 1, 0)),
     "data.train_files": partial(_files, "train_dataset"),
     "data.val_files": partial(_files, "valid_dataset"),
     _ROLLOUT + "top_k": to("gconfig.top_k", convert=_top_k),

@@ -325,12 +325,13 @@ def test_a_teacher_of_verl_is_a_model_beside_the_run() -> None:
     assert load_config(None, ["distillation.enabled=False", _TAUGHT[1]]).teacher == NoTeacherSettings()
 
 
-@pytest.mark.parametrize(("theirs", "ours"), [(-1, 0), (0, 0), (1, 0), (2, 1), (20, 19)])
+@pytest.mark.parametrize(("theirs", "ours"), [(0, 0), (1, 0), (2, 1), (20, 19)])
 def test_the_critic_warms_up_as_long_as_in_verl(theirs: int, ours: int) -> None:
     """Whose steps are counted from 1: the policy is trained as soon as the number of the step is reached."""
     of_verl = sum(theirs > global_step for global_step in range(1, 100))
     config = load_config(None, ["algorithm.adv_estimator=gae", f"trainer.critic_warmup={theirs}"])
     assert config.critic.warmup_steps == of_verl == ours
+    assert not load_config(None, ["trainer.critic_warmup=null"]).is_set("critic")
 
 
 def test_a_warm_up_of_verls_is_its_own() -> None:
