@@ -107,8 +107,8 @@ def test_what_cannot_share_a_card_is_told_at_once() -> None:
         ),
         (["rollout.oversample_rest=cancel"], "rollout.oversample_rest (oversample is 0)"),
         (["config_kwargs={a: 1}"], "config_kwargs (no config_class is named)"),
-        (["algorithm.loss.clip_high=0.28"], "algorithm.loss.clip_high (with minibatches=1 the ratio"),
-        (["algorithm.loss.clip_low=0.1", "name=x"], "algorithm.loss.clip_low (with minibatches=1 the ratio"),
+        (["algorithm.loss.clip_high=0.28"], "algorithm.loss.clip_high (with minibatches=1 and epochs=1 the"),
+        (["algorithm.loss.clip_low=0.1", "name=x"], "algorithm.loss.clip_low (with minibatches=1 and epochs=1 the"),
     ],
 )
 def test_what_does_not_act_is_a_warning(

@@ -293,6 +293,8 @@ class Algorithm:
     """The loss terms of tokens: weighted, corrected, with all that the settings add."""
     imported: tuple[str, ...] = ()
     """Import strings of the user's own functions, which are imported on their first call."""
+    epochs: int = 1
+    """How many times all minibatches of a batch are trained on."""
 
     def advantages(self, groups: Sequence[GroupReturns], memory: Memory = NOTHING) -> Sequence[Advantages]:
         """What `estimate` returns, without the memory."""

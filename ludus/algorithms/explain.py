@@ -40,6 +40,7 @@ def explain(
     turn_discount: float,
     value_clip: float | None = None,
     value_weight: float | None = None,
+    value_epochs: int | None = None,
     replayed: float = 0.0,
     has_demonstrations: bool = False,
     loss_weights: Mapping[str, float] = _NO_WEIGHTS,
@@ -47,9 +48,9 @@ def explain(
     """The objective, and what each of its letters stands for.
 
     turn_discount: from one turn to the next.  value_clip: how far a critic's values may move. None: they are not
-    clipped.  value_weight: of the critic's loss in the shared model. None: it is a model of its own.  replayed: share
-    of a batch that is replayed.  has_demonstrations: demonstrations join the groups.  loss_weights: of datasets, by
-    name.
+    clipped.  value_weight: of the critic's loss in the shared model. None: it is a model of its own.  value_epochs: of
+    the critic. None: the policy's.  replayed: share of a batch that is replayed.  has_demonstrations: demonstrations
+    join the groups.  loss_weights: of datasets, by name.
     """
     beside = [f" + {settings.kl.beta:g} kl"] if settings.kl else []
     entropy = settings.entropy
@@ -63,6 +64,7 @@ def explain(
         *_proximal(settings),
         _term("c", CORRECTIONS, settings.correction),
         _weight(settings, loss_weights),
+        *_epochs(settings),
     ]
     if settings.kl is not None:
         times = ", times pi / mu" if settings.kl.weighted else ""
@@ -74,7 +76,7 @@ def explain(
     terms += _reward(settings)
     terms += _left_out(settings)
     if "values" in algorithm_of(settings).needs.measured:
-        terms.append(_critic(value_clip, value_weight))
+        terms.append(_critic(value_clip, value_weight, value_epochs))
     if settings.dynamic_sampling:
         flat = ESTIMATORS[settings.advantage.kind].flat.format(**dict(settings.advantage))
         if settings.overlong is not None:
@@ -104,6 +106,7 @@ def explain_run(settings: AlgorithmSettings, config: Mapping[str, Any]) -> list[
         turn_discount=float(rollout["agent"]["turn_discount"]),
         value_clip=critic.get("clip_range"),
         value_weight=critic["loss_weight"] if critic.get("model") == "shared" else None,
+        value_epochs=critic.get("epochs") if critic.get("model") != "shared" else None,
         replayed=(rollout.get("replay") or {}).get("share", 0.0),
         has_demonstrations=rows.get("demonstrations") is not None,
         loss_weights={name: float(each.get("loss_weight", 1.0)) for name, each in (rows.get("mix") or {}).items()},
@@ -149,9 +152,10 @@ def _advantage(settings: AlgorithmSettings) -> Term:
     return Term("A", f"{task.formula} + {whose}", "; ".join(sources))
 
 
-def _critic(clip: float | None, weight: float | None) -> Term:
+def _critic(clip: float | None, weight: float | None, epochs: int | None) -> Term:
     bounded = "" if clip is None else f", of V and V held within {clip:g} of before, the worse"
     shared = "" if weight is None else f"; {weight:g} of it beside the loss, of the policy's states"
+    shared += "" if epochs is None else f"; {epochs} epochs of its own on a batch"
     formula = f"sum over tokens of w (V - (A before whitening + V before))^2 / 2{bounded}{shared}"
     return Term("critic", formula, VALUE_LOSS_SOURCE)
 
@@ -197,9 +201,18 @@ def _ratio(settings: AlgorithmSettings) -> str:
         return "pi / prox = 1: prox is the policy that each optimizer step begins with"
     if settings.proximal == "interpolate":
         return "pi / prox"
-    if settings.minibatches == 1:
+    num_steps = settings.minibatches * settings.epochs
+    if num_steps == 1:
         return "pi / prox = 1: one optimizer step on a batch begins where prox is"
-    return f"pi / prox, to the weights before the {settings.minibatches} optimizer steps on a batch"
+    return f"pi / prox, to the weights before the {num_steps} optimizer steps on a batch"
+
+
+def _epochs(settings: AlgorithmSettings) -> list[Term]:
+    """How often a batch is trained on. Empty: once."""
+    if settings.epochs == 1:
+        return []
+    formula = f"{settings.epochs}: a batch's minibatches are trained on so many times, with the same A, prox and mu"
+    return [Term("epochs", formula, "PPO (arXiv 1707.06347) alg. 1; mu of DeepSeekMath (arXiv 2402.03300) alg. 1")]
 
 
 def _term(name: str, rules: Mapping[str, Rule], choice: Choice) -> Term:

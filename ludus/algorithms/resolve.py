@@ -57,6 +57,7 @@ def algorithm_of(settings: AlgorithmSettings) -> Algorithm:
         weights=weights,
         terms=partial(_terms, settings=settings, loss=loss, correction=correction),
         imported=tuple(each.path for each in own if isinstance(each, OwnAdvantageSettings | OwnLossSettings)),
+        epochs=settings.epochs,
     )
 
 

@@ -119,6 +119,8 @@ class AlgorithmSettings(Settings):
     """What the loss is averaged over."""
     minibatches: int = pydantic.Field(default=1, ge=1)
     """Optimizer steps on one batch, each on whole groups of its own; never more than there are groups."""
+    epochs: int = pydantic.Field(default=1, ge=1)
+    """How many times all minibatches of a batch are trained on, in the same order each time."""
     max_sequence_tokens: int | None = pydantic.Field(default=None, ge=2)
     """Tokens beyond this position in a conversation, prompts counted, are not trained. None: all are."""
     overlong: OverlongSettings | None = None
@@ -255,8 +257,8 @@ class AlgorithmSettings(Settings):
     @property
     def is_ratio_one(self) -> bool:
         """Whether the ratio to the old policy is always 1."""
-        one_pass = {"recompute": self.minibatches == 1, "reuse": True, "interpolate": False}
-        return self.has_proximal and one_pass[self.proximal]
+        is_one_step = self.minibatches == self.epochs == 1
+        return self.has_proximal and {"recompute": is_one_step, "reuse": True, "interpolate": False}[self.proximal]
 
     def idle(self) -> Iterator[Idle]:
         if self.dynamic_sampling_metric is not None and not self.dynamic_sampling:
@@ -267,8 +269,9 @@ class AlgorithmSettings(Settings):
             yield Idle("proximal", f"with correction {self.correction.kind} ratios are to the policy that sampled")
         if self.is_ratio_one and "loss" in self.model_fields_set:
             is_reused = self.proximal == "reuse"
-            what = "proximal=reuse" if is_reused else "minibatches=1"
-            acts = f"{'proximal recompute and ' if is_reused else ''}minibatches above 1, or with correction bypass"
+            what = "proximal=reuse" if is_reused else "minibatches=1 and epochs=1"
+            several = f"{'proximal recompute and ' if is_reused else ''}minibatches or epochs above 1"
+            acts = f"{several}, or with correction bypass"
             why = f"with {what} the ratio to the weights that the batch began with is 1; it acts with {acts}"
             idle = (name for name in LOSSES[self.loss.kind].ratio_keys if self.loss.is_set(name))
             yield from (Idle(f"loss.{name}", why) for name in idle)

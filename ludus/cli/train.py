@@ -112,7 +112,7 @@ def _explain(config: Config) -> None:
     for term in explain_run(config.algorithm, config.model_dump(mode="json")):
         table.add_row(term.name, escape(term.formula), f"[dim]{escape(term.source)}[/]")
     optimizer, num_groups = config.trainer.optimizer, config.train_dataset.batch_size
-    num_steps = min(config.algorithm.minibatches, num_groups)
+    num_steps = min(config.algorithm.minibatches, num_groups) * config.algorithm.epochs
     steps = f"AdamW, lr {optimizer.lr:g} ({optimizer.decay}), {num_steps} on each batch of {num_groups} "
     alone = config.critic.warmup_steps if config.has_critic else 0
     after = f"; on the first {alone} batches of the critic alone" if alone else ""

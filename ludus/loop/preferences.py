@@ -189,7 +189,9 @@ def _check(algorithm: AlgorithmSettings) -> None:
     for name in (name for name in of_episodes if getattr(algorithm, name)):
         instead = "set max_tokens of the training instead" if name == "max_sequence_tokens" else "leave it out"
         raise ConfigError(f"algorithm.{name} is of episodes with rewards, and rows have none; {instead}")
-    if algorithm.minibatches > 1:
-        raise ConfigError(
-            f"algorithm.minibatches={algorithm.minibatches} is of rollouts; rows are taken batch_size at a time"
-        )
+    for name, instead in (
+        ("minibatches", "batch_size rows at a time"),
+        ("epochs", "as often as the training's epochs"),
+    ):
+        if (value := getattr(algorithm, name)) > 1:
+            raise ConfigError(f"algorithm.{name}={value} is of rollouts; rows are taken {instead}")

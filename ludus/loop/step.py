@@ -147,13 +147,14 @@ async def train_step(
             built.ledger.check()
         on_stage("batch", built.ledger, memory)
         with clock.measure("train"):
-            if built.batch.num_trained:
-                algorithm = adapted(rules.algorithm, memory)
-                on_tokens = kept.append if record_tokens else None
-                train = components.learner.train_batch
-                train_metrics = await work.run(train, built.batch, algorithm, on_tokens=on_tokens)
-            else:  # a batch in which every token is masked changes no weight
-                train_metrics = {"train/skipped_steps": 1.0}
+            # a batch in which every token is masked changes no weight, but counts in the learning rate's schedule
+            is_skipped = not built.batch.num_trained
+            algorithm = adapted(rules.algorithm, memory)
+            on_tokens = kept.append if record_tokens and not is_skipped else None
+            train = components.learner.train_batch
+            train_metrics = await work.run(train, built.batch, algorithm, on_tokens=on_tokens)
+            if is_skipped:
+                train_metrics = {**train_metrics, "train/skipped_steps": 1.0}
                 why = dict(built.ledger.masked)
                 logger.warning("no token of this step can be trained; the ledger says why: %s", why)
         known = remember(rules.algorithm, built.memory, train_metrics)
@@ -173,7 +174,7 @@ async def train_step(
         **batch_metrics(built),
         **teacher_metrics(measured),
         **ledger_metrics(built.ledger),
-        **clock.end_step(components.engine.stats(), num_row_tokens=built.batch.num_row_tokens),
+        **clock.end_step(components.engine.stats(), num_row_tokens=built.batch.num_row_tokens * rules.algorithm.epochs),
         **memory_metrics(),
     }
     components.store.add_metrics(step, metrics)

@@ -57,9 +57,9 @@ class StepTokens:
     turns: Sequence[tuple[str, int]]
     """For each turn its id, and how many of its tokens were trained."""
     columns: Mapping[str, Sequence[float]]
-    """By name, one number per token: `trained_logprob` and `entropy` under the weights that its loss used, `ratio`,
-    `clipped` (0 or 1), `advantage`, `weight` in the loss of the step, `loss` (its share of that loss), and whatever
-    else the algorithm reports for tokens."""
+    """By name, one number per token, of the batch's last epoch: `trained_logprob` and `entropy` under the weights that
+    its loss used, `ratio`, `clipped` (0 or 1), `advantage`, `weight` in the loss of the step, `loss` (its share of that
+    loss), and whatever else the algorithm reports for tokens."""
     places: Mapping[str, Sequence[int]] = field(default_factory=dict)
     """By turn id: indices of the trained tokens among the turn's sampled tokens, unless they are the first ones."""
     _spans: Mapping[str, tuple[int, int]] = field(init=False, repr=False, compare=False)

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -26,7 +26,7 @@ from ludus.models.settings import ModelSettings
 from ludus.runs.metrics import Metrics, merge_means
 from ludus.trainer.checkpoint import read_state, write_state
 from ludus.trainer.forward import GiveWay
-from ludus.trainer.metric_means import TokenMeans
+from ludus.trainer.metric_means import TokenMeans, epoch_metrics
 from ludus.trainer.optimizer import MasterOptimizer
 from ludus.trainer.ranks import Ranks
 from ludus.trainer.recompute import recompute_layers
@@ -109,19 +109,20 @@ class Critic:
         """The value before each target, shape (N,)."""
         return self._forward(self._forward.tensors(row))
 
-    def train(self, minibatches: Sequence[Sequence[PackedRow]]) -> Metrics:
-        """Take an optimizer step on each minibatch, and return the metrics."""
-        means = TokenMeans()
-        with self.optimizer.on_device():
-            steps = [self._train_part(part, means) for part in minibatches if part]
+    def train(self, minibatches: Sequence[Sequence[PackedRow]], *, epochs: int = 1) -> Metrics:
+        """Take an optimizer step on each minibatch in each epoch, and return the metrics.
+
+        epochs: used if the critic's settings do not say.
+        """
+        parts = [part for part in minibatches if part]
+        seen, steps = list[Metrics](), list[Metrics]()
+        with self.optimizer.on_device() if parts else nullcontext():
+            for _ in range(self.settings.epochs or epochs):
+                means = TokenMeans()
+                steps += [self._train_part(part, means) for part in parts]
+                seen.append(means.over(self._ranks))
         self.optimizer.end_batch()
-        whole = TokenMeans()
-        for gathered in self._ranks.gather(means.parts()):
-            whole.add_all(gathered)
-        result = whole.result()
-        if "critic/loss" in result:  # the weights of all minibatches sum to their number
-            result["critic/loss"] /= len(minibatches)
-        return {**result, **merge_means(steps)}
+        return {**epoch_metrics(seen, num_minibatches=len(minibatches)), **merge_means(steps)}
 
     def add(self, rows: Sequence[PackedRow], means: TokenMeans) -> None:
         """Add the loss's gradient over `rows` to the optimizer, and its metrics to `means`."""

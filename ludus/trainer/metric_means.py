@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
+from ludus.trainer.ranks import Ranks
 from ludus.trainer.token_record import TokenRecord
 
 
@@ -46,6 +47,34 @@ class TokenMeans:
         """All that was collected, as JSON values."""
         return {"sums": self._sums, "tokens": self._tokens, "largest": self._largest, "totals": self._totals}
 
+    def over(self, ranks: Ranks) -> dict[str, float]:
+        """The result over all ranks, at rank 0. Every rank must call this."""
+        whole = TokenMeans()
+        for parts in ranks.gather(self.parts()):
+            whole.add_all(parts)
+        return whole.result()
+
     def result(self) -> dict[str, float]:
         means = {name: total / self._tokens[name] for name, total in self._sums.items()}
         return {**self._totals, **means, **self._largest}
+
+
+_SUMS = ("train/loss", "critic/loss")
+"""Over all minibatches, whose weights sum to their number."""
+
+
+def epoch_metrics(epochs: Sequence[Mapping[str, float]], *, num_minibatches: int) -> dict[str, float]:
+    """The metrics of a batch: those of its last epoch, and of each epoch before it as `NAME/epoch_1` and so on.
+
+    epochs: what each epoch collected.
+    """
+    *earlier, last = [
+        {name: value / num_minibatches if name in _SUMS else value for name, value in epoch.items()} for epoch in epochs
+    ]
+    before = {
+        f"{name}/epoch_{number}": value
+        for number, epoch in enumerate(earlier, 1)
+        for name, value in epoch.items()
+        if name != "train/tokens"  # the same ones each time
+    }
+    return {**last, **before}

@@ -49,7 +49,8 @@ class StepResult:
 def learning_rate(batch: int, settings: OptimizerSettings) -> float:
     """Learning rate of batch number `batch` (the first is 0): linear warm-up, then the chosen decay."""
     if batch < settings.warmup_steps:
-        return settings.lr * (batch + 1) / settings.warmup_steps
+        first = 0 if settings.warmup_from_zero else 1
+        return settings.lr * (batch + first) / settings.warmup_steps
     if settings.decay == "constant" or settings.total_steps is None:
         return settings.lr
     num_decay_steps = max(1, settings.total_steps - settings.warmup_steps)

@@ -25,7 +25,10 @@ class OptimizerSettings(Settings):
     max_grad_norm: float | None = Field(default=1.0, gt=0)
     """None: gradients are not clipped."""
     warmup_steps: int = Field(default=0, ge=0)
-    """Training steps of linear warm-up. As in verl and AReaL, all minibatches of a step have one learning rate."""
+    """Training steps of linear warm-up. As in verl and AReaL, all optimizer steps on a batch have one learning rate."""
+    warmup_from_zero: bool = False
+    """The warm-up's rates are 0, 1/n, … of `lr`, as in transformers, TRL, verl and AReaL, where the first step trains
+    nothing. False: 1/n, 2/n, …, 1."""
     decay: Literal["constant", "linear", "cosine"] = "constant"
     total_steps: int | None = Field(default=None, ge=1)
     """Training steps after which a decaying learning rate reaches 0; for the policy, steps in which only the critic is
@@ -34,6 +37,8 @@ class OptimizerSettings(Settings):
     def idle(self) -> Iterator[Idle]:
         if self.decay == "constant" and self.total_steps is not None:
             yield Idle("total_steps", "decay is 'constant'")
+        if self.warmup_steps == 0 and self.is_set("warmup_from_zero"):
+            yield Idle("warmup_from_zero", "warmup_steps is 0")
 
 
 class CriticSettings(Settings):
@@ -51,9 +56,11 @@ class CriticSettings(Settings):
     """How far a value may move from the one measured before the batch. None: not limited."""
     warmup_steps: int = Field(default=0, ge=0)
     """Batches at the beginning that train only the critic."""
+    epochs: int | None = Field(default=None, ge=1)
+    """How many times the critic is trained on all minibatches of a batch. None: `algorithm.epochs`."""
 
     def idle(self) -> Iterator[Idle]:
-        names = ("path", "optimizer", "warmup_steps") if self.model == "shared" else ("loss_weight",)
+        names = ("path", "optimizer", "warmup_steps", "epochs") if self.model == "shared" else ("loss_weight",)
         yield from (Idle(name, f"critic.model is {self.model!r}") for name in names if self.is_set(name))
 
 

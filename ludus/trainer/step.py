@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
+from itertools import product
 from pathlib import Path
 
 import torch
@@ -33,7 +34,7 @@ from ludus.trainer.checkpoint import read_state, write_state
 from ludus.trainer.critic import Critic, CriticModel
 from ludus.trainer.forward import RowForward
 from ludus.trainer.measuring import Measure, measure_rows, numbers_by_turn, sampled_logprobs
-from ludus.trainer.metric_means import TokenMeans
+from ludus.trainer.metric_means import TokenMeans, epoch_metrics
 from ludus.trainer.optimizer import MasterOptimizer
 from ludus.trainer.ranks import Ranks, SingleRank
 from ludus.trainer.recompute import recompute_layers
@@ -186,39 +187,40 @@ class ModelTrainer:
     def train_batch(
         self, batch: Batch, algorithm: AlgorithmSettings | None = None, *, on_tokens: OnTokens | None = None
     ) -> Metrics:
-        """Take one optimizer step on each minibatch of the batch, and return the metrics.
+        """Take one optimizer step on each minibatch of the batch in each epoch, and return the metrics.
 
         batch: with several ranks, this rank's own rows.  algorithm: of this batch. None: the trainer's own.
-        on_tokens: called at rank 0 with the numbers of each token as the loss of its minibatch used them, unless only a
-        critic was trained. None: they are not kept.
+        on_tokens: called at rank 0 with the numbers of each token as the loss of its minibatch used them in the last
+        epoch, unless only a critic was trained. None: they are not kept.
         The weights that sample do not change until they are published. A critic is trained on the same minibatches, and
         only the critic while it warms up.
         """
-        means = TokenMeans(None if on_tokens is None else TokenRecord())
         chosen = self._chosen(algorithm)
         parts = [part for part in batch.minibatches if part]
         critic = self.critic if "values" in chosen.needs.measured else None
         is_alone = critic is not None and critic.is_warming_up
-        learned = {} if critic is None else critic.train(batch.minibatches)
+        learned = {} if critic is None else critic.train(batch.minibatches, epochs=chosen.epochs)
         if is_alone:
             self.version += 1
             return {**learned, "train/optimizer_steps": 0.0}
-        with self.optimizer.on_device():
-            if len(parts) == 1:
-                self._backward.add(parts[0], means, chosen, version=batch.version)
-                steps: list[Metrics] = [self._step()]
-            else:
-                steps = self._train_parts(parts, means, chosen, batch.version)
+        record = None if on_tokens is None else TokenRecord()
+        epochs = [*(TokenMeans() for _ in range(chosen.epochs - 1)), TokenMeans(record)]
+        steps: list[Metrics] = []
+        if parts:
+            with self.optimizer.on_device():
+                if len(parts) == len(epochs) == 1:
+                    self._backward.add(parts[0], epochs[0], chosen, version=batch.version)
+                    steps.append(self._step())
+                else:
+                    steps += self._train_parts(parts, epochs, chosen, batch.version)
         self.optimizer.end_batch()
         self.version += 1
-        if on_tokens is not None and means.tokens is not None:
-            kept = self.ranks.gather(means.tokens.parts())
+        if on_tokens is not None and record is not None:
+            kept = self.ranks.gather(record.parts())
             if self.ranks.rank == 0:
                 on_tokens(whole_record(kept, num_minibatches=len(batch.minibatches)))
-        result = self._result(means)
-        for name in result.keys() & {"train/loss", "critic/loss"}:  # the weights of all minibatches sum to their number
-            result[name] /= len(batch.minibatches)
-        about = {"train/optimizer_steps": float(len(parts)), "train/threads": float(torch.get_num_threads())}
+        result = epoch_metrics([means.over(self.ranks) for means in epochs], num_minibatches=len(batch.minibatches))
+        about = {"train/optimizer_steps": float(len(steps)), "train/threads": float(torch.get_num_threads())}
         return {**learned, **result, **merge_means(steps), **about}
 
     def forward_backward(self, batch: Batch, algorithm: AlgorithmSettings | None = None) -> Metrics:
@@ -226,7 +228,7 @@ class ModelTrainer:
         means = TokenMeans()
         with self.optimizer.on_device():
             self._backward.add(batch.rows, means, self._chosen(algorithm), version=batch.version)
-        return self._result(means)
+        return means.over(self.ranks)
 
     def gradient(self, name: str) -> Tensor:
         """The accumulated gradient of a weight, fp32."""
@@ -313,22 +315,18 @@ class ModelTrainer:
             self._backward.reference = ReferenceWeights(self.model, self.ranks)
         return algorithm
 
-    def _result(self, means: TokenMeans) -> dict[str, float]:
-        """At rank 0 the metrics over the tokens of all ranks."""
-        whole = TokenMeans()
-        for parts in self.ranks.gather(means.parts()):
-            whole.add_all(parts)
-        return whole.result()
-
     def _train_parts(
-        self, parts: Sequence[Rows], means: TokenMeans, algorithm: Algorithm, version: int
+        self, parts: Sequence[Rows], epochs: Sequence[TokenMeans], algorithm: Algorithm, version: int
     ) -> list[Metrics]:
         steps: list[Metrics] = []
         with self._alone():
-            # all before the first step: the proximal policy is that before the whole batch
-            later = [self._backward.logprobs(part) if algorithm.needs.proximal else None for part in parts[1:]]
-            for part, proximal in zip(parts, [None, *later][: len(parts)], strict=True):
-                self._backward.add(part, means, algorithm, proximal, version=version)
+            # all before the first step, whose own pass has them: the proximal policy is that before the whole batch
+            proximal = [
+                self._backward.logprobs(part) if algorithm.needs.proximal and (number or len(epochs) > 1) else None
+                for number, part in enumerate(parts)
+            ]
+            for means, (part, before) in product(epochs, list(zip(parts, proximal, strict=True))):
+                self._backward.add(part, means, algorithm, before if steps else None, version=version)
                 steps.append(self._step())
                 self.optimizer.copy_to_parameters()
         return steps

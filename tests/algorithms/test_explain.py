@@ -25,6 +25,9 @@ def test_the_numbers_are_the_runs() -> None:
     steps = "1 / tokens * 4: the 4 optimizer steps weigh as much as 4 batches"
     assert (seen["c"], seen["w"], formulas()["w"]) == ("min(prox / mu, 5)", steps, "1 / tokens")
     assert formulas()["r"].startswith("pi / prox = 1") and formulas(correction="bypass")["r"].startswith("pi / mu")
+    again = formulas(minibatches=4, epochs=2)
+    assert again["r"] == "pi / prox, to the weights before the 8 optimizer steps on a batch"
+    assert again["epochs"].startswith("2: a batch's minibatches are trained on so many times") and "epochs" not in seen
 
 
 def test_a_formula_has_the_form_that_its_keys_give_it() -> None:
@@ -96,6 +99,8 @@ def test_a_critic_has_its_line() -> None:
     assert seen["A"].startswith("delta + g 0.95 A(next), delta = r + g V(next) - V, by token, whitened: True; g: 1 ")
     assert seen["critic"].endswith("/ 2, of V and V held within 0.2 of before, the worse")
     assert "critic" not in formulas()
+    longer = {term.name: term.formula for term in explain(settings, turn_discount=0.5, value_epochs=3)}
+    assert longer["critic"].endswith("; 3 epochs of its own on a batch")
     shared = {term.name: term.formula for term in explain(settings, turn_discount=0.5, value_weight=0.5)}
     assert shared["critic"].endswith("; 0.5 of it beside the loss, of the policy's states")
 

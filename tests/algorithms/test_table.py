@@ -93,8 +93,9 @@ def test_bounds_that_do_not_act_are_named() -> None:
     """With one step on a batch the ratio to the weights it begins with is 1, whatever loss there is of it."""
     for loss in ({"clip_low": 0.1}, {"kind": "cispo", "clip_high": 1.0}):
         (idle,) = AlgorithmSettings(loss=loss).idle()
-        assert idle.key in ("loss.clip_low", "loss.clip_high") and "with minibatches=1" in idle.why
+        assert idle.key in ("loss.clip_low", "loss.clip_high") and "with minibatches=1 and epochs=1" in idle.why
         assert not list(AlgorithmSettings(loss=loss, minibatches=2).idle())
+        assert not list(AlgorithmSettings(loss=loss, epochs=2).idle())
         assert not list(AlgorithmSettings(loss=loss, correction="bypass").idle())
 
 

@@ -49,13 +49,13 @@ def test_a_run_is_trained_evaluated_and_reported(run_yaml: Path, ludus: Callable
 def test_the_steps_that_are_explained_are_those_taken(
     run_yaml: Path, ludus: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Never more than a batch has groups, and the first of them of the critic alone."""
+    """In an epoch never more than a batch has groups, and the first of them of the critic alone."""
     monkeypatch.setenv("COLUMNS", "400")
-    keys = ("algorithm.name=ppo", "train_dataset.batch_size=2", "critic.warmup_steps=3")
+    keys = ("algorithm.name=ppo", "algorithm.epochs=3", "train_dataset.batch_size=2", "critic.warmup_steps=3")
     ended = ludus("train", run_yaml, *keys, "--explain")
     assert ended.code == 0, ended.err
     assert "1 / tokens * 2: the 2 optimizer steps weigh as much as 2 batches" in ended.out
-    assert re.search(r", 2 on each batch of 2 groups of \d; on the first 3 batches of the critic alone", ended.out)
+    assert re.search(r", 6 on each batch of 2 groups of \d; on the first 3 batches of the critic alone", ended.out)
 
 
 def test_a_first_start_that_failed_is_begun_by_resume(run_yaml: Path, ludus: Callable[..., Any]) -> None:

@@ -109,14 +109,15 @@ def test_long_pairs_are_left_out_whole(text: ChatText) -> None:
 
 
 def test_only_losses_of_preferences_are_taken(text: ChatText) -> None:
-    """Another loss, a correction, minibatches, what compares with a sampler and what is of episodes are refused."""
+    """Another loss, a correction, minibatches, epochs, what compares with a sampler or is of episodes are refused."""
     row = {"prompt": "a ", "chosen": "b", "rejected": "c"}
     with pytest.raises(ConfigError, match="'clip' does not learn from preferences"):
         batches(text, [row], "grpo")
     with pytest.raises(ConfigError, match=r"set algorithm\.correction=bypass"):
         batches(text, [row], algorithm={"correction": "truncate"})
-    with pytest.raises(ConfigError, match="minibatches=2 is of rollouts"):
-        batches(text, [row], algorithm={"minibatches": 2})
+    for name in ("minibatches", "epochs"):
+        with pytest.raises(ConfigError, match=f"{name}=2 is of rollouts"):
+            batches(text, [row], algorithm={name: 2})
     own = {"loss": {"kind": "own", "path": "mine.py:loss", "needs": ["minibatch", "pairs"]}}
     for name, algorithm in {
         "kl.weighted": {"kl": {"beta": 0.1, "weighted": True}},

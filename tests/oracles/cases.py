@@ -54,6 +54,12 @@ def replace_given(case: Case, tensors: Keys) -> Case:
     return replace(case, asked={**case.asked, "given": tensors})
 
 
+def in_three(case: Case) -> Case:
+    """The case in three minibatches of one group each; their losses are added up."""
+    asked = {**case.asked, "minibatches": 3}
+    return replace(case, name=f"{case.name}, three minibatches", keys={**case.keys, "minibatches": 3}, asked=asked)
+
+
 def actor(low: float, high: float, cap: float = 1e9) -> Keys:
     return {"clip_ratio_low": low, "clip_ratio_high": high, "clip_ratio_c": cap}
 
@@ -177,6 +183,16 @@ AGGREGATIONS = (
         named("grpo", normaliser={"kind": "constant", "tokens": 100}),
         aggregation="seq-mean-token-sum-norm",
         loss_scale_factor=100,
+    ),
+    *(
+        in_three(case)
+        for case in (
+            trl("token mean", named("grpo"), loss_type="dapo"),
+            trl("cispo", named("cispo", loss={"clip_high": 0.3}), loss_type="cispo", epsilon_high=1.3),
+            trl("vespo", named("vespo"), loss_type="vespo"),
+            trl("episode mean", named("grpo", normaliser="episode"), loss_type="grpo"),
+            verl("episode mean", named("grpo", normaliser="episode"), aggregation="seq-mean-token-mean"),
+        )
     ),
 )
 TRUNCATED = {"truncated": torch.arange(12) % 3 == 0}
@@ -367,6 +383,8 @@ OF_ITS_OWN = (
         corrected("mask", weighs=False, low=0.9, high=1.25),
         correction={"rollout_rs": "token_k1", "rollout_rs_threshold": "0.9_1.25"},
     ),
+    in_three(verl("token mean", named("grpo"), aggregation="token-mean")),
+    in_three(trl("token mean of each", named("grpo"), loss_type="bnpo")),
     verl("cispo as set", named("cispo"), loss="cispo"),
     trl("cispo as set", named("cispo"), loss_type="cispo"),
     trl("luspo as set", named("luspo", loss=WIDE), loss_type="luspo"),

@@ -31,6 +31,7 @@ from trl import (
 )
 from trl.experimental.gmpo import GMPOConfig, GMPOTrainer
 from trl.experimental.orpo import ORPOConfig, ORPOTrainer
+from trl.trainer.utils import split_tensor_dict
 
 Tensors = dict[str, torch.Tensor]
 TRAINERS = {
@@ -112,10 +113,10 @@ def answer(case: dict[str, Any], given: Tensors, folder: str) -> Tensors:
     mask = given["mask"]
     logprobs, entropies = (given[name].clone().requires_grad_() for name in ("logprobs", "entropies"))
     trainer = make_trainer(case, given, folder)
-    now = {"model": given["proximal"], "reference": given["reference"]}
+    now = {"model": given["proximal"], "reference": given["reference"], "entropies": entropies}
 
     def logprobs_and_entropies(self: Any, model: Any, *_: Any, **__: Any) -> tuple[torch.Tensor, torch.Tensor, None]:
-        return now["model" if model is self.model else "reference"], entropies, None
+        return now["model" if model is self.model else "reference"], now["entropies"], None
 
     def generate(_: Any, prompts: list[str]) -> tuple[Any, ...]:
         ends = [5 if is_truncated else 1 for is_truncated in given["truncated"].tolist()]
@@ -133,8 +134,11 @@ def answer(case: dict[str, Any], given: Tensors, folder: str) -> Tensors:
     trainer._calculate_rewards = lambda *_: given["rewards"]
     trainer.model.train()
     scored = trainer._generate_and_score_completions([{"prompt": "a"}] * len(mask))
-    now["model"] = logprobs
-    loss = trainer._compute_loss(trainer.model, scored)
+    losses, num_parts = [], case.get("minibatches", 1)
+    for part, at in zip(split_tensor_dict(scored, num_parts), torch.arange(len(mask)).chunk(num_parts), strict=True):
+        now |= {"model": logprobs[at], "entropies": entropies[at]}
+        losses.append(trainer._compute_loss(trainer.model, part))
+    loss = torch.stack(losses).sum()
     loss.backward()
     slopes = torch.zeros_like(entropies) if entropies.grad is None else entropies.grad
     found = {"advantages": scored["advantages"].unsqueeze(1) * mask, "loss": loss.detach(), "gradient": logprobs.grad}
@@ -144,13 +148,14 @@ def answer(case: dict[str, Any], given: Tensors, folder: str) -> Tensors:
 
 def make_trainer(case: dict[str, Any], given: Tensors, folder: str) -> Any:
     trainer_class, config_class = TRAINERS[case["trainer"]]
-    rows, tokens = given["mask"].shape
+    (rows, tokens), num_parts = given["mask"].shape, case.get("minibatches", 1)
     config = config_class(
         output_dir=folder,
         use_cpu=True,
         bf16=False,
         report_to=[],
-        per_device_train_batch_size=rows,
+        per_device_train_batch_size=rows // num_parts,
+        steps_per_generation=num_parts,
         gradient_accumulation_steps=1,
         num_iterations=2,  # with one, TRL takes the logprobs under training for the old ones
         num_generations=given["group"].bincount().max().item(),

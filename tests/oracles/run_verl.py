@@ -40,6 +40,8 @@ def value(case: dict[str, Any], given: Tensors) -> Tensors:
 def answer(case: dict[str, Any], given: Tensors) -> Tensors:
     if "clip_range" in case:
         return value(case, given)
+    if case.get("minibatches", 1) > 1:
+        return minibatches(case, given)
     given = {**given, **case.get("given", {})}
     mask = given["mask"]
     logprobs, entropies = (given[name].clone().requires_grad_() for name in ("logprobs", "entropies"))
@@ -74,6 +76,14 @@ def answer(case: dict[str, Any], given: Tensors) -> Tensors:
     slopes = torch.zeros_like(entropies) if entropies.grad is None else entropies.grad
     found = {"advantages": advantages * mask, "returns": returns * mask, "kl_coef": torch.tensor(kl_coef)}
     return {**found, "loss": loss.detach(), "gradient": logprobs.grad, "entropy_gradient": slopes}
+
+
+def minibatches(case: dict[str, Any], given: Tensors) -> Tensors:
+    """An answer for each, which has whole groups; verl's engine is given them one by one (engine_workers.py)."""
+    parts = torch.arange(len(given["mask"])).chunk(case["minibatches"])
+    found = [answer({**case, "minibatches": 1}, {name: each[at] for name, each in given.items()}) for at in parts]
+    columns = {name: [each[name] for each in found] for name in found[0]}
+    return {name: torch.cat(each) if each[0].dim() else sum(each) for name, each in columns.items()}
 
 
 def distilled(

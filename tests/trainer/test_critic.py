@@ -27,13 +27,13 @@ from ludus.trainer.step import ModelTrainer
 OPTIMIZER = OptimizerSettings(lr=1e-2, max_grad_norm=None)
 
 
-def make_trainer(folder: Path, *, lora: bool = False, **settings: Any) -> ModelTrainer:
+def make_trainer(folder: Path, *, lora: bool = False, epochs_of_policy: int = 1, **settings: Any) -> ModelTrainer:
     chosen = ModelSettings(path=str(folder), dtype="float32", lora=LoraSettings(rank=4, alpha=8) if lora else None)
     critic = load_critic(chosen, CriticSettings(**{"optimizer": OPTIMIZER, **settings}))
     return ModelTrainer(
         load_model(chosen),
         TrainerSettings(optimizer=OPTIMIZER),
-        AlgorithmSettings(name="ppo"),
+        AlgorithmSettings(name="ppo", epochs=epochs_of_policy),
         lease=ComputeLease(),
         critic=critic,
     )
@@ -134,6 +134,21 @@ def test_a_minibatch_is_an_optimizer_step(tiny_model_folder: Path) -> None:
     assert moved == {2.0}
 
 
+@pytest.mark.parametrize("own", [None, 3])
+def test_a_critic_has_the_policys_epochs_or_its_own(tiny_model_folder: Path, own: int | None) -> None:
+    """Each is all minibatches once more, with the values before the batch; the schedule counts batches."""
+    parts = tuple(pack(part, row_tokens=512) for part in (sequences()[:2], sequences()[2:]))
+    trainer = make_trainer(tiny_model_folder, epochs_of_policy=2, epochs=own)
+    metrics = trainer.train_batch(Batch(parts, 0))
+    critic, repeated = critic_of(trainer), critic_of(make_trainer(tiny_model_folder))
+    repeated.train(parts * (own or 2))
+    for name, each in repeated.optimizer.masters.items():
+        assert torch.equal(critic.optimizer.masters[name], each)
+    assert metrics["train/optimizer_steps"] == 4.0 and critic.optimizer.num_batches == 1
+    assert metrics["critic/loss"] != metrics["critic/loss/epoch_1"]
+    assert ("critic/loss/epoch_2" in metrics) == (own == 3)
+
+
 def test_while_it_warms_up_it_moves_alone(tiny_model_folder: Path) -> None:
     """warmup_steps batches train the critic; then both move, and versions count all of them."""
     trainer = make_trainer(tiny_model_folder, warmup_steps=2)
@@ -144,6 +159,19 @@ def test_while_it_warms_up_it_moves_alone(tiny_model_folder: Path) -> None:
     assert all(torch.equal(each, before[name]) for name, each in trainer.optimizer.masters.items())
     assert trainer.train_batch(Batch.of(rows()))["train/optimizer_steps"] == 1.0 and trainer.version == 3
     assert not all(torch.equal(each, before[name]) for name, each in trainer.optimizer.masters.items())
+
+
+def test_batches_without_a_token_count_in_both_schedules(tiny_model_folder: Path, tmp_path: Path) -> None:
+    """In the critic's warm-up too, and after a resume."""
+    falling = OptimizerSettings(lr=1.0, decay="linear", total_steps=4)
+    trainer = make_trainer(tiny_model_folder, optimizer=falling, warmup_steps=1)
+    for _ in range(2):
+        trainer.train_batch(Batch.of(()))
+    trainer.save(tmp_path)
+    resumed = make_trainer(tiny_model_folder, optimizer=falling, warmup_steps=1)
+    resumed.load(tmp_path)
+    assert (resumed.optimizer.num_batches, critic_of(resumed).optimizer.num_batches, resumed.version) == (1, 2, 2)
+    assert resumed.train_batch(Batch.of(rows()))["critic/lr"] == 0.5
 
 
 def test_a_resumed_trainer_goes_on_with_its_critic(tiny_model_folder: Path, tmp_path: Path) -> None:

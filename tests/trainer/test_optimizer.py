@@ -1,5 +1,6 @@
 import pytest
 import torch
+import transformers
 from torch.nn import Parameter
 
 from ludus.errors import ConfigError, UserError
@@ -115,6 +116,26 @@ def test_learning_rate_warms_up_and_decays() -> None:
     cosine = OptimizerSettings(lr=1.0, decay="cosine", total_steps=8)
     assert [learning_rate(step, cosine) for step in (0, 4, 8)] == pytest.approx([1.0, 0.5, 0.0])
     assert learning_rate(1000, OptimizerSettings(lr=1.0, warmup_steps=2)) == 1.0
+
+
+@pytest.mark.parametrize("decay", ["constant", "linear", "cosine"])
+def test_a_warm_up_from_zero_is_that_of_transformers(decay: str) -> None:
+    """And of all that take theirs: TRL, verl, AReaL. By default the first step trains already."""
+    sgd = torch.optim.SGD([torch.zeros(1, requires_grad=True)], lr=1.0)
+    if decay == "constant":
+        schedule = transformers.get_constant_schedule_with_warmup(sgd, 4)
+    else:
+        schedule = getattr(transformers, f"get_{decay}_schedule_with_warmup")(sgd, 4, 12)
+    theirs = []
+    for _ in range(13):
+        theirs.append(schedule.get_last_lr()[0])
+        sgd.step()
+        schedule.step()
+    settings = OptimizerSettings(lr=1.0, warmup_steps=4, warmup_from_zero=True, decay=decay, total_steps=12)  # type: ignore[arg-type]
+    assert [learning_rate(step, settings) for step in range(13)] == pytest.approx(theirs)
+    assert theirs[0] == 0.0 and learning_rate(0, settings.model_copy(update={"warmup_from_zero": False})) == 0.25
+    (idle,) = OptimizerSettings(warmup_from_zero=True).idle()
+    assert idle.key == "warmup_from_zero"
 
 
 def test_all_optimizer_steps_of_a_batch_have_one_learning_rate() -> None:

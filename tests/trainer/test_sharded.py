@@ -186,6 +186,7 @@ def test_the_gradient_of_several_ranks_is_that_of_one(team: Team, tiny_models: A
         (2, None, {"algorithm": {"name": "dpo"}}),
         (2, None, {"algorithm": {"name": "kto"}, "minibatches": 2}),
         (2, None, {"minibatches": 2}),
+        (2, None, {"algorithm": {"epochs": 2}, "minibatches": 2}),
         (3, None, {"algorithm": {"loss": "vespo", "top_entropy": 0.5, "entropy": {"coef": 0.1}}, "minibatches": 2}),
         (2, None, {"optimizer": {"lr": 1e-2, "max_grad_norm": 0.01, "weight_decay": 0.1}}),
         # with two rows in each of an adapter's matrices the third rank keeps nothing of some
@@ -477,6 +478,21 @@ def test_what_cannot_be_done_is_refused_by_all(team: Team, tiny_model_folder: Pa
             trainer.configure(lr=1e-3, algorithm=AlgorithmSettings(kl={"beta": 0.1}))
 
 
+def test_a_batch_without_a_token_counts_in_the_schedule_of_all(
+    team: Team, tiny_model_folder: Path, tmp_path: Path
+) -> None:
+    """The next one has the learning rate after it on every rank, and a checkpoint has its place in the schedule."""
+    optimizer = {"lr": 1e-2, "max_grad_norm": None, "decay": "linear", "total_steps": 4}
+    alone = whole(tiny_model_folder, optimizer=optimizer)
+    with sharded(team, tiny_model_folder, 2, optimizer=optimizer) as trainer:
+        for each in (alone, trainer):
+            assert each.train_batch(Batch(((), ()), version=0))["train/optimizer_steps"] == 0
+            assert each.train_batch(batch())["train/lr"] == pytest.approx(0.75e-2) and each.version == 2
+        trainer.save(tmp_path)
+        assert relative_difference(weights(trainer), weights(alone)) <= 1e-4
+    assert json.loads((tmp_path / "trainer.json").read_text())["num_batches"] == 2
+
+
 @pytest.mark.parametrize("rank", [0, 1])
 def test_a_disk_that_refuses_one_rank_ends_none(team: Team, tiny_model_folder: Path, tmp_path: Path, rank: int) -> None:
     """The error says what was refused to whom; once it no longer is, the next checkpoint is whole."""
@@ -511,13 +527,18 @@ def test_a_lost_rank_ends_the_training(team: Team, tiny_model_folder: Path) -> N
 
 @pytest.mark.parametrize(
     ("lora", "critic"),
-    [(None, SETTINGS), (4, SETTINGS), (None, {"model": "shared"}), (4, {"model": "shared", "loss_weight": 2.0})],
+    [
+        (None, {**SETTINGS, "epochs": 2}),
+        (4, SETTINGS),
+        (None, {"model": "shared"}),
+        (4, {"model": "shared", "loss_weight": 2.0}),
+    ],
 )
 def test_a_critic_on_several_ranks_is_one_on_one(
     team: Team, tiny_model_folder: Path, tmp_path: Path, lora: int | None, critic: dict[str, Any]
 ) -> None:
-    """Values, losses and both models after batches of two minibatches; what two ranks saved, one and two go on from,
-    two to equal bits."""
+    """Values, losses and both models after batches of two minibatches, in one epoch or two; what two ranks saved, one
+    and two go on from, two to equal bits."""
     settings: dict[str, Any] = {"algorithm": {"name": "ppo"}, "critic": {**critic, "clip_range": 0.2}, "lora": lora}
     taught = [
         replace(each, values=(0.1,) * len(each.target_idx), value_targets=each.advantages) for each in sequences(COUNT)

@@ -449,9 +449,16 @@ def test_beginning_with_the_weights_of_a_saved_model(lora: bool, tiny_model_fold
 
 
 def test_a_batch_with_nothing_to_train_takes_no_step(tiny_model_folder: Path) -> None:
-    """No optimizer step; the batch counts."""
-    trainer = make_trainer(tiny_model_folder)
-    assert trainer.train_batch(Batch.of(()))["train/optimizer_steps"] == 0 and trainer.version == 1
+    """No optimizer step, and no weight is copied; the batch counts, in the schedule too."""
+    optimizer = OptimizerSettings(lr=1.0, decay="linear", total_steps=4)
+    trainer = make_trainer(tiny_model_folder, optimizer=optimizer)
+    before = {name: each.clone() for name, each in trainer.optimizer.masters.items()}
+    for parts in (((),), ((), ())):
+        assert trainer.train_batch(Batch(parts, 0))["train/optimizer_steps"] == 0
+    assert trainer.version == 2 and all(
+        torch.equal(before[name], each) for name, each in trainer.optimizer.masters.items()
+    )
+    assert trainer.train_batch(Batch.of(pack(branching_sequences(), row_tokens=64)))["train/lr"] == 0.5
 
 
 def test_minibatches_report_the_mean_loss_and_their_number(tiny_model_folder: Path) -> None:

@@ -34,14 +34,14 @@ def columns_of(kept: TokenColumns) -> dict[str, Sequence[float]]:
     return {name: array("f", data) for name, data in kept.columns.items()}
 
 
-@pytest.mark.parametrize("minibatches", [1, 2])
+@pytest.mark.parametrize(("minibatches", "epochs"), [(1, 1), (2, 1), (1, 2)])
 @pytest.mark.parametrize("algorithm", ALGORITHMS, ids=str)
 def test_the_losses_of_tokens_add_up_to_the_loss(
-    algorithm: dict[str, Any], minibatches: int, tiny_model_folder: Path
+    algorithm: dict[str, Any], minibatches: int, epochs: int, tiny_model_folder: Path
 ) -> None:
-    """Whatever the loss and its terms, in one step or several: each trained token is kept once, and their sum is what
-    `train/loss` says."""
-    trainer = make_trainer(tiny_model_folder, algorithm=algorithm)
+    """Whatever the loss and its terms, in one step or several: each trained token is kept once, as its last epoch used
+    it, and their sum is what `train/loss` says."""
+    trainer = make_trainer(tiny_model_folder, algorithm={**algorithm, "epochs": epochs})
     sequences = numbered(branching_sequences())
     rows = [row for each in sequences for row in pack([each], row_tokens=64)]
     batch = Batch.of(rows) if minibatches == 1 else Batch((tuple(rows[:4]), tuple(rows[4:])), 0)

@@ -53,7 +53,7 @@ class Job:
     """A second model is trained."""
     has_reference: bool
     """The initial weights are kept."""
-    has_minibatches: bool
+    has_several_steps: bool
     """Several optimizer steps are made on a batch, so the weights before the batch are kept until its end."""
     max_running: int
     max_batch_tokens: int
@@ -108,7 +108,7 @@ def training_parts(job: Job, how: Training) -> dict[str, int]:
     }
     if job.has_reference:
         trained["reference weights"] = job.num_trained * b // n
-    if job.has_minibatches:
+    if job.has_several_steps:
         trained["weights before the batch"] = job.num_trained * b // n
     if job.has_critic:
         trained["critic"] = sum(trained.values())

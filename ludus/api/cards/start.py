@@ -101,7 +101,7 @@ def job_of(config: Config) -> Job:
         lora=None if lora is None else (lora.rank, lora.target_modules or tuple(shape.linears)),
         has_critic=config.has_critic and config.critic.model == "separate",
         has_reference=needs.reference or "reference_logprobs" in needs.measured,
-        has_minibatches=config.algorithm.minibatches > 1,
+        has_several_steps=config.algorithm.minibatches > 1 or config.algorithm.epochs > 1,
         max_running=batch.max_running,
         max_batch_tokens=batch.max_batch_tokens,
         teacher_bytes=_teacher_bytes(config, shape),

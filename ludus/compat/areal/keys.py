@@ -79,8 +79,11 @@ def _warmup(ours: str, value: Any, given: Given) -> Meaning:
     if "total_train_steps" not in given:
         return Meaning("left out", f"how many steps there will be is not known; set {ours}.warmup_steps")
     total = int(given["total_train_steps"])
-    steps = {f"{ours}.warmup_steps": round(value * total)}
-    return Meaning("changed", f"{value} of {total} steps", steps)
+    if not (steps := int(value * total)):
+        return Meaning("not needed", f"{value} of {total} steps is none")
+    return Meaning(
+        "changed", f"{value} of {total} steps", {f"{ours}.warmup_steps": steps, f"{ours}.warmup_from_zero": True}
+    )
 
 
 # ---- loss and credit

@@ -17,7 +17,7 @@ from ludus.settings import leaves, merged, parse_override
 
 _ACTOR, _ROLLOUT = "actor_rollout_ref.actor.", "actor_rollout_ref.rollout."
 _LOOP = _ROLLOUT + "agent.default_agent_loop"
-_BATCH, _MINIBATCH = "data.train_batch_size", _ACTOR + "ppo_mini_batch_size"
+_BATCH, _MINIBATCH, _EPOCHS = "data.train_batch_size", _ACTOR + "ppo_mini_batch_size", _ACTOR + "ppo_epochs"
 _BOUNDS = [_ACTOR + name for name in ("clip_ratio_low", "clip_ratio_high", "clip_ratio_c")]
 OF_TRAINING: Given = {
     _BATCH: 1024,
@@ -92,7 +92,8 @@ def _applicable(given: Given, named: Collection[str]) -> dict[str, Any]:
 
 def _is_one_step(given: Given, named: Collection[str]) -> bool:
     """Whether a batch is one optimizer step of the policy that began it, so that no ratio could be clipped."""
-    if is_bypassed(given) or _is_named("algorithm.minibatches", named) or _is_named("algorithm.correction", named):
+    deciding = ("algorithm.minibatches", "algorithm.epochs", "algorithm.correction")
+    if is_bypassed(given) or any(_is_named(each, named) for each in deciding) or given.get(_EPOCHS) not in (None, 1):
         return False
     size = given.get(_BATCH, given.get("train_dataset.batch_size", OF_TRAINING[_BATCH]))
     minibatch = given.get(_MINIBATCH, OF_TRAINING[_MINIBATCH])

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -113,6 +114,13 @@ def _at_the_end(name: str) -> Rule:
         _TABLE[name],
         "a constant learning rate does not fall",
     )
+
+
+def _warm_up(name: str, value: Any, given: Given) -> Meaning:
+    """verl's warm-up begins at 0."""
+    meaning = _TABLE[name](value, given)
+    ours = {own.replace("warmup_steps", "warmup_from_zero"): True for own in meaning.ours}
+    return replace(meaning, ours={**meaning.ours, **ours})
 
 
 def _alpha(own: Sequence[str], value: Any, given: Given) -> Meaning:
@@ -304,6 +312,9 @@ _RULES: Table = {
     _USE_KL: _uses_kl,
     **{name: _kl_term(_TABLE[name]) for name in (_KL_COEF, _ACTOR + "kl_loss_type")},
     "trainer.total_epochs": _epochs,
+    **{name: partial(_warm_up, name) for name in _TABLE if name.endswith(".lr_warmup_steps")},
+    # verl counts steps from 1, and trains the policy in the one of this number
+    "trainer.critic_warmup": to("critic.warmup_steps", convert=lambda value: value and max(value - 1, 0)),
     "data.train_files": partial(_files, "train_dataset"),
     "data.val_files": partial(_files, "valid_dataset"),
     _ROLLOUT + "top_k": to("gconfig.top_k", convert=_top_k),

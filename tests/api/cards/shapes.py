@@ -48,7 +48,7 @@ def job(name, *, lora=False, **changes):
     how = {
         "has_critic": False,
         "has_reference": False,
-        "has_minibatches": False,
+        "has_several_steps": False,
         "max_running": 256,
         "max_batch_tokens": 2048,
         **changes,

@@ -173,7 +173,7 @@ def random_case(rng):
     about = {
         "has_critic": rng.random() < 0.15,
         "has_reference": rng.random() < 0.2,
-        "has_minibatches": rng.random() < 0.2,
+        "has_several_steps": rng.random() < 0.2,
     }
     batch = {"max_running": rng.choice((16, 64, 256, 1024)), "max_batch_tokens": rng.choice((2048, 8192))}
     work = Job(ModelShape.of(config), rng.choice((2, 2, 2, 4)), lora, **about, **batch)

@@ -84,6 +84,14 @@ def test_a_card_is_filled(model, machine):
     assert planned(config) == config
 
 
+@pytest.mark.parametrize(
+    ("key", "are_kept"), [("seed", False), ("algorithm.minibatches", True), ("algorithm.epochs", True)]
+)
+def test_weights_before_a_batch_of_several_steps_are_planned_with(model, key, are_kept):
+    """Whether the steps are minibatches or epochs."""
+    assert start.job_of(load_config(None, [model("4b"), f"{key}=2"])).has_several_steps is are_kept
+
+
 def test_what_was_given_stays(model, machine):
     """Also where it is the default, and the rest is planned around it."""
     machine(80)

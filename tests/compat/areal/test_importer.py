@@ -281,7 +281,9 @@ def test_schedules_need_a_number_of_steps() -> None:
     """A share of the steps is a number where they are counted, and is left out where they are not."""
     optimizer = {**ACTOR["optimizer"], "warmup_steps_proportion": 0.1, "lr_scheduler_type": "cosine"}
     config = config_of({"total_train_steps": 50, "total_train_epochs": 9, **actor(optimizer=optimizer)})
-    assert config.trainer.optimizer.warmup_steps == 5
+    assert config.trainer.optimizer.warmup_steps == 5 and config.trainer.optimizer.warmup_from_zero
+    few = config_of({"total_train_steps": 9, **actor(optimizer=optimizer)}).trainer.optimizer
+    assert (few.warmup_steps, few.warmup_from_zero) == (0, False)
     assert (config.trainer.optimizer.decay, config.total_train_steps, config.total_train_epochs) == ("cosine", 50, None)
     told = fates({"total_train_epochs": 3, **actor(optimizer=optimizer)})
     assert told["actor.optimizer.warmup_steps_proportion"] == "left out"

@@ -123,6 +123,10 @@ def test_nothing_given_is_verls_own_configuration() -> None:
         (["algorithm.adv_estimator=grpo", "algorithm.minibatches=2"], {"minibatches": 2}),
         (["algorithm.adv_estimator=grpo", "data.train_batch_size=64"], {"minibatches": 1, "loss": "clip"}),
         (["algorithm.adv_estimator=grpo", "train_dataset.batch_size=512"], {"minibatches": 2}),
+        (
+            ["algorithm.adv_estimator=grpo", "data.train_batch_size=64", f"{_ACTOR}.ppo_epochs=2"],
+            {"minibatches": 1, "epochs": 2},
+        ),
     ],
 )
 def test_what_is_given_overrides_a_default(

@@ -19,6 +19,7 @@ from ludus.compat.verl.resources import loop_config
 from ludus.errors import ConfigError
 from ludus.settings import settings_keys
 from ludus.teachers.settings import ModelTeacherSettings, NoTeacherSettings
+from ludus.trainer.optimizer import learning_rate
 from tests.compat.public import read_keys
 
 _TRACED = (("mlflow",), "ludus", None)
@@ -109,14 +110,16 @@ def test_a_critic_of_verl_is_read() -> None:
             "critic.grad_clip=0.5",
             "critic.cliprange_value=0.2",
             "critic.ppo_mini_batch_size=16",
+            "critic.ppo_epochs=4",
             "trainer.critic_warmup=5",
         ],
     )
     assert config.algorithm.advantage == GaeSettings(gamma=0.99, lam=0.95) and config.has_critic
     assert config.rollout.agent.turn_discount == 0.99
     critic = config.critic
-    assert (critic.path, critic.clip_range, critic.warmup_steps) == ("smollm2-135m", 0.2, 5)
+    assert (critic.path, critic.clip_range, critic.warmup_steps, critic.epochs) == ("smollm2-135m", 0.2, 4, 4)
     assert (critic.optimizer.lr, critic.optimizer.warmup_steps, critic.optimizer.max_grad_norm) == (2e-5, 3, 0.5)
+    assert critic.optimizer.warmup_from_zero
     with pytest.raises(ConfigError, match=r"algorithm\.lam"):
         load_config(None, ["algorithm.lam=0.95"])
     with pytest.raises(ConfigError, match=r"algorithm\.gamma"):
@@ -249,6 +252,7 @@ _TAUGHT = ("distillation.enabled=True", "distillation.teacher_models.teacher_mod
         ([f"{_IS}=token", f"{_IS}_threshold='0.5_5'"], {"correction": {"kind": "mask", "low": 0.5, "high": 5.0}}),
         (["data.train_batch_size=64", f"{_ACTOR}.ppo_mini_batch_size=16"], {"minibatches": 4}),
         (["data.train_batch_size=8", f"{_ACTOR}.ppo_mini_batch_size=16"], {"minibatches": 1}),
+        ([f"{_ACTOR}.ppo_epochs=3"], {"epochs": 3}),
         (["algorithm.adv_estimator=optimal_token_baseline"], {"advantage": "optimal_token"}),
         (
             [f"{_ACTOR}.policy_loss.loss_mode=dro", f"{_ACTOR}.policy_loss.dro_beta=0.3"],
@@ -301,8 +305,8 @@ def test_an_algorithm_of_verl_is_ours(theirs: list[str], ours: dict[str, Any]) -
         (["algorithm.use_kl_in_reward=True", "algorithm.kl_ctrl.type=pid"], "there are fixed, adaptive"),
         (["actor_rollout_ref.rollout.temprature=1"], "no counterpart here .*did you mean .*rollout.temperature"),
         (
-            ["data.response_key=x", "data.prompt_key=y", "critic.ppo_epochs=2"],
-            r"response_key has no counterpart here(.|\n)*prompt_key='y' is not possible(.|\n)*ppo_epochs=2 is not",
+            ["data.response_key=x", "data.prompt_key=y", "critic.shuffle=True"],
+            r"response_key has no counterpart here(.|\n)*prompt_key='y' is not possible(.|\n)*shuffle=True is not",
         ),
         (["data.train_files=[a.parquet, a.parquet]"], "two are the same; name each of them once"),
         (["algorithm.adv_estimator=magic"], "'magic' is not available here; there are gae, grpo, rloo"),
@@ -336,6 +340,23 @@ def test_a_teacher_of_verl_is_a_model_beside_the_run() -> None:
     named = load_config(None, [_TAUGHT[0], f"{own}.key=openai/gsm8k", f"{own}.model_path=org/teacher"])
     assert named.teacher == config.teacher
     assert load_config(None, ["distillation.enabled=False", _TAUGHT[1]]).teacher == NoTeacherSettings()
+
+
+@pytest.mark.parametrize(("theirs", "ours"), [(0, 0), (1, 0), (2, 1), (20, 19)])
+def test_the_critic_warms_up_as_long_as_in_verl(theirs: int, ours: int) -> None:
+    """Whose steps are counted from 1: the policy is trained as soon as the number of the step is reached."""
+    of_verl = sum(theirs > global_step for global_step in range(1, 100))
+    config = load_config(None, ["algorithm.adv_estimator=gae", f"trainer.critic_warmup={theirs}"])
+    assert config.critic.warmup_steps == of_verl == ours
+    assert not load_config(None, ["trainer.critic_warmup=null"]).is_set("critic")
+
+
+def test_a_warm_up_of_verls_is_its_own() -> None:
+    """It begins at 0; without one nothing is set."""
+    optim = "actor_rollout_ref.actor.optim.lr_warmup_steps"
+    optimizer = load_config(None, [f"{optim}=4", "trainer.optimizer.lr=1.0"]).trainer.optimizer
+    assert [learning_rate(step, optimizer) for step in range(6)] == [0.0, 0.25, 0.5, 0.75, 1.0, 1.0]
+    assert not load_config(None, [f"{optim}=-1"]).trainer.optimizer.model_fields_set
 
 
 def test_steps_come_before_epochs() -> None:
