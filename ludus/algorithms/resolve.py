@@ -20,6 +20,7 @@ from ludus.algorithms.base import (
     Needs,
     Rule,
 )
+from ludus.algorithms.corrections import Corrected, product, weights_of_counted
 from ludus.algorithms.demonstrations import demonstration_loss
 from ludus.algorithms.distillation import add_distillation
 from ludus.algorithms.levels import mean_within
@@ -103,12 +104,13 @@ def _terms(
     *,
     settings: AlgorithmSettings,
     loss: Callable[[LossInputs], tuple[Tensor, LossMetrics]],
-    correction: Callable[[LossInputs], Tensor | None],
+    correction: Callable[[LossInputs], Corrected],
 ) -> LossTerms:
     """w_i (c_i m_i loss_i + beta kl_i - coef H_i) for each token, and its metrics.
 
-    c: the correction; m: 1, or 0 for tokens that the masks of the settings leave out. Demonstrations have no sampling
-    probability: their loss is `demonstration_loss`, with c = m = 1, and metrics count them as on-policy.
+    c: the correction; m: 1, or 0 for tokens that the masks of the settings leave out; w: 0 for tokens that the
+    correction does not count. Demonstrations have no sampling probability: their loss is `demonstration_loss`, with
+    c = m = 1, and metrics count them as on-policy.
     Source of kl_i: DeepSeekMath (arXiv 2402.03300) eq. 4; times the ratio, so that it is unbiased off policy:
     DeepSeek-V3.2 (arXiv 2512.02556) eq. 7.
     """
@@ -121,14 +123,16 @@ def _terms(
     if settings.has_proximal:
         inputs = replace(inputs, proximal_logprobs_N=proximal_logprobs(inputs, settings.proximal))
     loss_N, seen = loss(inputs)
-    factor_N: Tensor | None = None
-    masks = (_top_entropy(inputs, settings), _off_policy(inputs, settings), _second_moment(inputs, settings))
-    for each_N in (correction(inputs), *masks):
-        if each_N is not None:
-            loss_N, factor_N = loss_N * each_N, each_N if factor_N is None else factor_N * each_N
+    corrected, top_N = correction(inputs), _top_entropy(inputs, settings)
+    factor_N = product(corrected.factor_N, top_N, _off_policy(inputs, settings), _second_moment(inputs, settings))
+    loss_N = loss_N if factor_N is None else loss_N * factor_N
+    counted_N = corrected.counted_N
     if is_given_N is not None:
         loss_N = demonstration_loss(inputs, gamma=settings.demonstrations.gamma).where(is_given_N, loss_N)
         factor_N = None if factor_N is None else factor_N.masked_fill(is_given_N, 1.0)
+        counted_N = None if counted_N is None else counted_N.masked_fill(is_given_N, 1.0)
+    if counted_N is not None:
+        inputs = replace(inputs, weights_N=weights_of_counted(inputs, counted_N, settings.normaliser.kind))
     if settings.kl is not None:
         assert inputs.reference_logprobs_N is not None, "an algorithm that needs a reference gets its logprobs"
         kl_N = kl_estimate(inputs.logprobs_N, inputs.reference_logprobs_N, settings.kl.estimator)
@@ -147,7 +151,7 @@ def _terms(
     if getattr(ratio_N, "shape", None) != loss_N.shape:  # of a loss without one, or a user's own
         ratio_N = bounded_exp((inputs.logprobs_N - inputs.old_logprobs_N).detach())
     assert ratio_N is not None, "given by the loss or made here"
-    return LossTerms(inputs.weights_N * loss_N, ratio_N.detach(), factor_N, seen)
+    return LossTerms(inputs.weights_N * loss_N, ratio_N.detach(), inputs.weights_N, factor_N, seen)
 
 
 def _top_entropy(inputs: LossInputs, settings: AlgorithmSettings) -> Tensor | None:

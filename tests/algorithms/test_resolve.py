@@ -74,8 +74,8 @@ def test_truncated_importance_weight_multiplies_the_loss() -> None:
     loss.backward()
     assert loss.item() == pytest.approx(-3.5)
     assert logprobs.grad is not None and logprobs.grad.tolist() == pytest.approx([-1.5, -2.0])
-    weights = truncate(LossInputs(logprobs, sampled, logprobs, None, sampled, sampled), cap=2.0)
-    assert weights.tolist() == pytest.approx([1.5, 2.0]) and not weights.requires_grad
+    weights = truncate(LossInputs(logprobs, sampled, logprobs, None, sampled, sampled), cap=2.0).factor_N
+    assert weights is not None and weights.tolist() == pytest.approx([1.5, 2.0]) and not weights.requires_grad
 
 
 def test_kl_penalty_is_added_with_its_weight() -> None:
