@@ -141,8 +141,8 @@ def _terms(
             kl_N = kl_N * bounded_exp(inputs.logprobs_N - inputs.sampled_logprobs_N)
         loss_N = loss_N + settings.kl.beta * kl_N
     if settings.entropy is not None:
-        assert inputs.entropies_N is not None, "an algorithm that needs entropies gets them"
-        loss_N = loss_N - settings.entropy.coef * inputs.entropies_N
+        loss_N = loss_N - settings.entropy.coef * _entropy(inputs, settings, top_N)
+    seen = {**seen, **_entropy_metrics(inputs, top_N)}
     metrics = LOSSES[settings.loss.kind].metrics
     if metrics is not None:
         seen = {**metrics(computed), **seen}
@@ -163,6 +163,23 @@ def _top_entropy(inputs: LossInputs, settings: AlgorithmSettings) -> Tensor | No
     # where the quantile is between two tokens the higher one is kept; `Tensor.quantile` takes at most 2^24 numbers
     num_kept = math.floor(settings.top_entropy * (len(entropies_N) - 1)) + 1
     return (entropies_N >= entropies_N.kthvalue(len(entropies_N) - num_kept + 1).values).float()
+
+
+def _entropy(inputs: LossInputs, settings: AlgorithmSettings, top_N: Tensor | None) -> Tensor:
+    """H_i; if only tokens of high entropy are trained, scaled so that its weighted sum is the mean over those alone (as
+    in TRL)."""
+    assert inputs.entropies_N is not None, "an algorithm that needs entropies gets them"
+    if top_N is None:
+        return inputs.entropies_N
+    alone_N = weights_of_counted(inputs, top_N, settings.normaliser.kind)
+    return inputs.entropies_N * (alone_N / inputs.weights_N.masked_fill(inputs.weights_N == 0, 1.0))
+
+
+def _entropy_metrics(inputs: LossInputs, top_N: Tensor | None) -> LossMetrics:
+    """The mean over the tokens of high entropy, by which an adapted bonus goes. Empty if all tokens are trained."""
+    if top_N is None or inputs.entropies_N is None:
+        return {}
+    return {"top_entropy": (inputs.entropies_N.detach() * top_N).sum() / top_N.sum()}
 
 
 def _off_policy(inputs: LossInputs, settings: AlgorithmSettings) -> Tensor | None:

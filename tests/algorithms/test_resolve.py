@@ -217,6 +217,20 @@ def test_terms_beside_the_loss() -> None:
     assert slopes[0].tolist() == pytest.approx([0.0, -1.0, 0.0, 1.0])
 
 
+@pytest.mark.parametrize(
+    ("normaliser", "share"),
+    [("token", [0, 2, 0, 2]), ("episode", [0, 2, 0, 2]), ({"kind": "constant", "tokens": 9}, [0, 1, 0, 1])],
+)
+def test_the_bonus_is_of_the_tokens_that_are_trained(normaliser: Any, share: list[float]) -> None:
+    """With `top_entropy` the entropy's mean is over the tokens of high entropy alone, as in TRL; it is shown too."""
+    keys = {"correction": "none", "top_entropy": 0.5, "normaliser": normaliser}
+    _, seen, slopes = of_two_sequences(**keys, entropy={"coef": 0.5})
+    assert slopes[1].tolist() == pytest.approx([-0.5 * each for each in share])
+    assert seen["top_entropy"].item() == pytest.approx(0.35)
+    _, without, plain = of_two_sequences(**keys)
+    assert "top_entropy" in without and plain[0].tolist() == slopes[0].tolist()
+
+
 def test_tokens_of_high_entropy_of_a_large_minibatch() -> None:
     """Of more numbers than `Tensor.quantile` takes: those of the highest entropy, and all that have as much."""
     num = 2**24 + 2

@@ -349,6 +349,19 @@ DIVERGENCES = (
     # TRL weighs by the ratio to the weights that the batch began with, as if they had sampled
     replace(trl("kl k3, weighted", named("grpo", kl={"beta": 0.1, "weighted": True}), beta=0.1), sampler="proximal"),
     verl("entropy", named("grpo", entropy={"coef": 0.1}), entropy=0.1),
+    verl(
+        "entropy, episode mean",
+        named("grpo", entropy={"coef": 0.1}, normaliser="episode"),
+        entropy=0.1,
+        aggregation="seq-mean-token-mean",
+    ),
+    verl(
+        "entropy, constant",
+        named("grpo", entropy={"coef": 0.1}, normaliser={"kind": "constant", "tokens": 100}),
+        entropy=0.1,
+        aggregation="seq-mean-token-sum-norm",
+        loss_scale_factor=100,
+    ),
     *(
         replace(
             verl(f"distillation, {mode}", distilled(divergence), distillation={"loss_mode": mode}),
@@ -387,6 +400,23 @@ DIVERGENCES = (
         for side, target in (("above", 0.1), ("below", 5.0))
     ),
     trl("top-entropy tokens", named("grpo", top_entropy=0.4), top_entropy_quantile=0.4),
+    trl(
+        "entropy of top-entropy tokens",
+        named("grpo", top_entropy=0.4, entropy={"coef": 0.1}),
+        top_entropy_quantile=0.4,
+        entropy_coef=0.1,
+    ),
+    # the target lies between the mean of these tokens and that of all
+    trl(
+        "adaptive entropy of top-entropy tokens",
+        named("grpo", top_entropy=0.4, entropy={"coef": 0.1, "target": 1.3, "delta": 0.02}),
+        compared=(*EVERYTHING, "entropy_coef"),
+        top_entropy_quantile=0.4,
+        use_adaptive_entropy=True,
+        entropy_coef=0.1,
+        entropy_coef_delta=0.02,
+        entropy_target=1.3,
+    ),
 )
 
 
@@ -475,6 +505,13 @@ OF_ITS_OWN = (
     verl("cispo as set", named("cispo"), loss="cispo"),
     trl("cispo as set", named("cispo"), loss_type="cispo"),
     trl("luspo as set", named("luspo", loss=WIDE), loss_type="luspo"),
+    trl(
+        "entropy beside an episode mean",
+        named("grpo", normaliser="episode", entropy={"coef": 0.1}),
+        compared=("entropy_gradient",),
+        loss_type="grpo",
+        entropy_coef=0.1,
+    ),
     trl("dpo, smoothed", dpo("sigmoid", label_smoothing=0.2), "dpo", PREFERENCES, beta=0.1, label_smoothing=0.2),
 )
 """Where a peer parts from the paper that it names."""
