@@ -85,8 +85,8 @@ def mean_within(values_N: Tensor, inputs: LossInputs, level: Level) -> Tensor:
     return sums_N / counts_N
 
 
-def ratio(inputs: LossInputs, level: Level) -> Tensor:
-    """pi / old per token, shape (N,): each token's own, or the geometric mean over its turn or episode.
+def ratio(inputs: LossInputs, level: Level, mean: Mean = "geometric") -> Tensor:
+    """pi / old per token, shape (N,): each token's own, or the geometric mean or product over its turn or episode.
 
     Over several tokens each one's ratio has the gradient of its own logprob only, so that advantages may differ by
     token.
@@ -96,4 +96,5 @@ def ratio(inputs: LossInputs, level: Level) -> Tensor:
     if level == "token":
         return bounded_exp(log_ratio_N)
     own_N = inputs.logprobs_N - inputs.logprobs_N.detach()
-    return bounded_exp(mean_within(log_ratio_N.detach(), inputs, level) + own_N)
+    sums_N, counts_N = sum_within(log_ratio_N.detach(), inputs, level)
+    return bounded_exp((sums_N if mean == "product" else sums_N / counts_N) + own_N)

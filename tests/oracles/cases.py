@@ -89,7 +89,13 @@ ESTIMATORS = (
     trl("dr_grpo", named("dr_grpo", normaliser={"tokens": LONGEST}), loss_type="dr_grpo", scale_rewards="none"),
     verl("rloo", named("rloo"), estimator="rloo"),
     verl("rloo, vectorized", named("rloo"), estimator="rloo_vectorized"),
-    trl("rloo", named("rloo"), "rloo", ("advantages",), beta=0.0),
+    trl(
+        "rloo",
+        named("rloo", loss={"level": "episode", "mean": "product"}, normaliser={"kind": "constant", "tokens": 1}),
+        "rloo",
+        ("advantages", "gradient"),  # the loss of a sequence counts once for each of its tokens here
+        beta=0.0,
+    ),
     trl("lite_ppo", named("lite_ppo"), scale_rewards="batch"),
     replace_given(verl("remax", named("remax"), estimator="remax"), {"baselines": torch.tensor([0.3, 1.2, 0.5])}),
     verl("opo", named("opo"), estimator="opo", loss="gpg"),

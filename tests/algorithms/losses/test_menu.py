@@ -135,6 +135,7 @@ OTHERWISE: dict[str, Any] = {
     **dict.fromkeys(("dual_clip", "coef", "beta", "tau_positive", "tau_negative"), 2.0),
     "level": "turn",
     "divergence": "kl",
+    "mean": "product",
 }
 LEVELS = ("token", "turn", "episode")
 MASKS: list[dict[str, Any]] = [
