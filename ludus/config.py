@@ -14,6 +14,7 @@ from typing import Annotated, Any, ClassVar, Self, TypeVar
 
 import pydantic
 
+from ludus.algorithms.corrections import DivergenceSettings
 from ludus.algorithms.resolve import algorithm_of
 from ludus.algorithms.settings import AlgorithmSettings
 from ludus.engines.local.settings import LocalSettings
@@ -326,8 +327,9 @@ def _idle_between(config: Config) -> Iterator[Idle]:
     if algorithm.second_moment is not None:
         yield Idle("algorithm.second_moment", why)
     for name, value in algorithm.correction:
-        acts_on_one = (name in ("cap", "high") and value < 1) or (name == "low" and value > 1)
-        if name != "kind" and algorithm.correction.is_set(name) and not acts_on_one:
+        is_ratio = not isinstance(algorithm.correction, DivergenceSettings)
+        bounds_one = (name in ("cap", "high") and value < 1) or (name in ("low", "floor") and value > 1)
+        if name not in ("kind", "of") and algorithm.correction.is_set(name) and not (is_ratio and bounds_one):
             yield Idle(f"algorithm.correction.{name}", why)
 
 

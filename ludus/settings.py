@@ -122,6 +122,8 @@ class OneOf:
     default: str
     own: str | None = None
     """The kind that a bare import string stands for, as its `path`. None: import strings are not taken."""
+    several: str | None = None
+    """The kind that a list stands for, as its `of`. None: lists are not taken."""
 
     def __get_pydantic_core_schema__(self, source: Any, handler: pydantic.GetCoreSchemaHandler) -> Any:
         choices = {kind: handler.generate_schema(cls) for kind, cls in self.table.items()}
@@ -151,8 +153,13 @@ class OneOf:
         tag = self.tag
         if isinstance(given, str):
             given = {tag: self.own, "path": given} if self.own and ":" in given else {tag: given}
+        if isinstance(given, list | tuple) and self.several:
+            given = {tag: self.several, "of": given}
         if not isinstance(given, Mapping):
-            raise ConfigError(f"must be one of {', '.join(self.table)}, or a mapping with it as `{tag}`, got {given!r}")
+            lists = ", or a list of such" if self.several else ""
+            raise ConfigError(
+                f"must be one of {', '.join(self.table)}, or a mapping with it as `{tag}`{lists}, got {given!r}"
+            )
         # An override below a bare name calls it `kind`, whatever the tag is.
         given = {tag if name == "kind" else name: value for name, value in given.items()}
         kind = given.get(tag, self.default)

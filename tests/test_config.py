@@ -234,6 +234,8 @@ def test_values_equal_to_the_default_are_never_ineffective(caplog: pytest.LogCap
         (["algorithm.correction.cap=1.1", "rollout.stale_tokens=train"], []),
         (["algorithm.correction.cap=1.1", "rollout.replay={share: 0.5, min_mean: 0.5}"], []),
         (["algorithm.correction.cap=0.5"], []),
+        (["algorithm.correction={kind: divergence, high: 0.5}"], ["correction.high"]),
+        (["algorithm.correction=[{cap: 1.1}, divergence]"], []),
         (["algorithm.correction.cap=1.1", "algorithm.proximal=recompute"], []),
     ],
 )

@@ -214,6 +214,8 @@ class LossTerms:
     ratio_N: Tensor
     """pi / old as the loss used it, of the token or as the mean over its turn or episode; without gradient, like all
     fields below."""
+    weights_N: Tensor
+    """What the terms were multiplied by: the normaliser's weights, of the tokens that the correction counts."""
     factor_N: Tensor | None
     """The factor on the policy loss: the correction, or 0 if the token is left out. None: there is none."""
     metrics: LossMetrics

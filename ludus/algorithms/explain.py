@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from ludus.algorithms.base import Rule
+from ludus.algorithms.corrections import counts, parts_of
 from ludus.algorithms.demonstrations import DEMONSTRATION_SOURCE
 from ludus.algorithms.estimators.gae import GaeSettings
 from ludus.algorithms.estimators.whitened import WhitenedSettings
@@ -62,7 +63,7 @@ def explain(
         _term("loss", LOSSES, settings.loss),
         Term("r", _ratio(settings), ""),
         *_proximal(settings),
-        _term("c", CORRECTIONS, settings.correction),
+        _correction(settings),
         _weight(settings, loss_weights),
         *_epochs(settings),
     ]
@@ -184,9 +185,20 @@ def _weight(settings: AlgorithmSettings, loss_weights: Mapping[str, float]) -> T
     """The weight of a token: the normaliser's, times factors for minibatches and for its dataset."""
     own = _term("w", NORMALISERS, settings.normaliser)
     steps = settings.minibatches
+    kept = [", of the tokens that c does not leave out" for each in parts_of(settings.correction) if not counts(each)]
     times = [f" * {steps}: the {steps} optimizer steps weigh as much as {steps} batches"] if steps > 1 else []
     times += [f"; times {weight:g} for rows of {name}" for name, weight in loss_weights.items() if weight != 1]
-    return Term("w", "".join([own.formula, *times]), own.source)
+    return Term("w", "".join([own.formula, *kept[:1], *times]), own.source)
+
+
+def _correction(settings: AlgorithmSettings) -> Term:
+    """The product of all corrections."""
+    parts = [_term("c", CORRECTIONS, each) for each in parts_of(settings.correction)]
+    formulas = [each.formula for each in parts if each.formula != "1"] or ["1"]
+    if not settings.has_proximal:
+        formulas = [each.replace("prox", "pi") for each in formulas]
+    formula = formulas[0] if len(formulas) == 1 else " * ".join(f"({each})" for each in formulas)
+    return Term("c", formula, "; ".join(dict.fromkeys(each.source for each in parts)))
 
 
 def _proximal(settings: AlgorithmSettings) -> list[Term]:

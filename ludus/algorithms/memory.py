@@ -29,8 +29,10 @@ def adapted(settings: AlgorithmSettings, memory: Memory) -> AlgorithmSettings | 
 
 
 def remember(settings: AlgorithmSettings, memory: Memory, metrics: Mapping[str, float]) -> Memory:
-    """The memory after a batch with these metrics: the entropy coefficient is raised or lowered towards the target."""
-    entropy, seen = settings.entropy, metrics.get("train/entropy")
+    """The memory after a batch with these metrics: the entropy coefficient is raised or lowered towards the target, by
+    the entropy of the tokens that have the bonus."""
+    entropy = settings.entropy
+    seen = metrics.get("train/entropy" if settings.top_entropy is None else "train/top_entropy")
     if entropy is None or entropy.target is None or seen is None:
         return memory
     change = entropy.delta if seen <= entropy.target else -entropy.delta

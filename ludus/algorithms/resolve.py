@@ -20,6 +20,7 @@ from ludus.algorithms.base import (
     Needs,
     Rule,
 )
+from ludus.algorithms.corrections import Corrected, product, weights_of_counted
 from ludus.algorithms.demonstrations import demonstration_loss
 from ludus.algorithms.distillation import add_distillation
 from ludus.algorithms.levels import mean_within
@@ -104,12 +105,13 @@ def _terms(
     *,
     settings: AlgorithmSettings,
     loss: Callable[[LossInputs], tuple[Tensor, LossMetrics]],
-    correction: Callable[[LossInputs], Tensor | None],
+    correction: Callable[[LossInputs], Corrected],
 ) -> LossTerms:
     """w_i (c_i m_i loss_i + beta kl_i - coef H_i) for each token, and its metrics.
 
-    c: the correction; m: 1, or 0 for tokens that the masks of the settings leave out. Demonstrations have no sampling
-    probability: their loss is `demonstration_loss`, with c = m = 1, and metrics count them as on-policy.
+    c: the correction; m: 1, or 0 for tokens that the masks of the settings leave out; w: 0 for tokens that the
+    correction does not count. Demonstrations have no sampling probability: their loss is `demonstration_loss`, with
+    c = m = 1, and metrics count them as on-policy.
     Source of kl_i: DeepSeekMath (arXiv 2402.03300) eq. 4; times the ratio, so that it is unbiased off policy:
     DeepSeek-V3.2 (arXiv 2512.02556) eq. 7.
     """
@@ -122,14 +124,16 @@ def _terms(
     if settings.has_proximal:
         inputs = replace(inputs, proximal_logprobs_N=proximal_logprobs(inputs, settings.proximal))
     loss_N, seen = loss(inputs)
-    factor_N: Tensor | None = None
-    masks = (_top_entropy(inputs, settings), _off_policy(inputs, settings), _second_moment(inputs, settings))
-    for each_N in (correction(inputs), *masks):
-        if each_N is not None:
-            loss_N, factor_N = loss_N * each_N, each_N if factor_N is None else factor_N * each_N
+    corrected, top_N = correction(inputs), _top_entropy(inputs, settings)
+    factor_N = product(corrected.factor_N, top_N, _off_policy(inputs, settings), _second_moment(inputs, settings))
+    loss_N = loss_N if factor_N is None else loss_N * factor_N
+    counted_N = corrected.counted_N
     if is_given_N is not None:
         loss_N = demonstration_loss(inputs, gamma=settings.demonstrations.gamma).where(is_given_N, loss_N)
         factor_N = None if factor_N is None else factor_N.masked_fill(is_given_N, 1.0)
+        counted_N = None if counted_N is None else counted_N.masked_fill(is_given_N, 1.0)
+    if counted_N is not None:
+        inputs = replace(inputs, weights_N=weights_of_counted(inputs, counted_N, settings.normaliser.kind))
     if settings.kl is not None:
         assert inputs.reference_logprobs_N is not None, "an algorithm that needs a reference gets its logprobs"
         kl_N = kl_estimate(inputs.logprobs_N, inputs.reference_logprobs_N, settings.kl.estimator)
@@ -138,8 +142,8 @@ def _terms(
             kl_N = kl_N * bounded_exp(inputs.logprobs_N - inputs.sampled_logprobs_N)
         loss_N = loss_N + settings.kl.beta * kl_N
     if settings.entropy is not None:
-        assert inputs.entropies_N is not None, "an algorithm that needs entropies gets them"
-        loss_N = loss_N - settings.entropy.coef * inputs.entropies_N
+        loss_N = loss_N - settings.entropy.coef * _entropy(inputs, settings, top_N)
+    seen = {**seen, **_entropy_metrics(inputs, top_N)}
     metrics = LOSSES[settings.loss.kind].metrics
     if metrics is not None:
         seen = {**metrics(computed), **seen}
@@ -148,7 +152,7 @@ def _terms(
     if getattr(ratio_N, "shape", None) != loss_N.shape:  # of a loss without one, or a user's own
         ratio_N = bounded_exp((inputs.logprobs_N - inputs.old_logprobs_N).detach())
     assert ratio_N is not None, "given by the loss or made here"
-    return LossTerms(inputs.weights_N * loss_N, ratio_N.detach(), factor_N, seen)
+    return LossTerms(inputs.weights_N * loss_N, ratio_N.detach(), inputs.weights_N, factor_N, seen)
 
 
 def _top_entropy(inputs: LossInputs, settings: AlgorithmSettings) -> Tensor | None:
@@ -160,6 +164,23 @@ def _top_entropy(inputs: LossInputs, settings: AlgorithmSettings) -> Tensor | No
     # where the quantile is between two tokens the higher one is kept; `Tensor.quantile` takes at most 2^24 numbers
     num_kept = math.floor(settings.top_entropy * (len(entropies_N) - 1)) + 1
     return (entropies_N >= entropies_N.kthvalue(len(entropies_N) - num_kept + 1).values).float()
+
+
+def _entropy(inputs: LossInputs, settings: AlgorithmSettings, top_N: Tensor | None) -> Tensor:
+    """H_i; if only tokens of high entropy are trained, scaled so that its weighted sum is the mean over those alone (as
+    in TRL)."""
+    assert inputs.entropies_N is not None, "an algorithm that needs entropies gets them"
+    if top_N is None:
+        return inputs.entropies_N
+    alone_N = weights_of_counted(inputs, top_N, settings.normaliser.kind)
+    return inputs.entropies_N * (alone_N / inputs.weights_N.masked_fill(inputs.weights_N == 0, 1.0))
+
+
+def _entropy_metrics(inputs: LossInputs, top_N: Tensor | None) -> LossMetrics:
+    """The mean over the tokens of high entropy, by which an adapted bonus goes. Empty if all tokens are trained."""
+    if top_N is None or inputs.entropies_N is None:
+        return {}
+    return {"top_entropy": (inputs.entropies_N.detach() * top_N).sum() / top_N.sum()}
 
 
 def _off_policy(inputs: LossInputs, settings: AlgorithmSettings) -> Tensor | None:

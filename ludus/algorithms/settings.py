@@ -9,7 +9,15 @@ from typing import Annotated, Any, Self
 import pydantic
 
 from ludus.algorithms.base import Rule
-from ludus.algorithms.corrections import BypassSettings, MaskSettings, NoneSettings, TruncateSettings
+from ludus.algorithms.corrections import (
+    BypassSettings,
+    DivergenceSettings,
+    MaskSettings,
+    NoneSettings,
+    TruncateSettings,
+    parts_of,
+    weighs,
+)
 from ludus.algorithms.distillation import DistillationSettings
 from ludus.algorithms.estimators.group import GroupSettings
 from ludus.algorithms.levels import Level
@@ -96,8 +104,9 @@ class AlgorithmSettings(Settings):
     loss: Annotated[Choice, OneOf(_settings(LOSSES), "clip", own="own")] = ClipSettings()
     distillation: DistillationSettings | None = None
     """Add a teacher's advantages. None: there is no teacher."""
-    correction: Annotated[Choice, OneOf(_settings(CORRECTIONS), "truncate")] = TruncateSettings()
-    """How the difference between the policy that sampled and the one that is trained is corrected."""
+    correction: Annotated[Choice, OneOf(_settings(CORRECTIONS), "truncate", several="several")] = TruncateSettings()
+    """How the difference between the policy that sampled and the one that is trained is corrected; a list: by several
+    at once."""
     proximal: Proximal = "recompute"
     """Where the proximal policy's logprobs come from. recompute: a forward pass before the first optimizer step on a
     batch; reuse: the training pass; interpolate: between sampler and current policy, by the token's age."""
@@ -180,8 +189,9 @@ class AlgorithmSettings(Settings):
             return self
         said = [f"algorithm.{name}" for name in masks if getattr(self, name) is not None]
         whole = {"turn": ("turn", "episode"), "episode": ("episode",)}.get(unit, ())
-        if isinstance(self.correction, MaskSettings) and self.correction.level not in whole:
-            said.append(f"algorithm.correction=mask with level={self.correction.level}")
+        for each in parts_of(self.correction):
+            if isinstance(each, MaskSettings | DivergenceSettings) and each.level not in whole:
+                said.append(f"algorithm.correction={each.kind} with level={each.level}")
         if said:
             at_level = f"; algorithm.correction=mask with level={whole[0]} leaves out whole ones" if whole else ""
             raise ConfigError(
@@ -215,14 +225,16 @@ class AlgorithmSettings(Settings):
     @property
     def off_policy_obstacle(self) -> str | None:
         """Why groups that another policy sampled, such as replayed ones, cannot be trained on. None: they can."""
-        correction, loss, advantage = self.correction, self.loss.kind, self.advantage.kind
-        if isinstance(correction, NoneSettings) or (isinstance(correction, MaskSettings) and not correction.weighs):
-            said = "none" if isinstance(correction, NoneSettings) else "mask with weighs=false"
+        parts, loss, advantage = parts_of(self.correction), self.loss.kind, self.advantage.kind
+        is_bypassed = any(isinstance(each, BypassSettings) for each in parts)
+        if not is_bypassed and not any(map(weighs, parts)):
+            of_mask = " with weighs=false" if any(isinstance(each, MaskSettings) for each in parts) else ""
+            said = "none" if isinstance(self.correction, NoneSettings) else f"{self.correction.kind}{of_mask}"
             return (
                 f"algorithm.correction={said} counts them as the policy's own; set algorithm.correction to truncate, "
                 "mask or bypass"
             )
-        if isinstance(correction, BypassSettings) and loss in ("policy_gradient", "cross_entropy"):
+        if is_bypassed and loss in ("policy_gradient", "cross_entropy"):
             return (
                 f"algorithm.loss={loss} with correction=bypass has no ratio that would weigh them; set "
                 "algorithm.correction to truncate or mask"

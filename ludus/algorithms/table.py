@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from ludus.algorithms.base import Rule
-from ludus.algorithms.corrections import BYPASS, MASK, NONE, TRUNCATE
+from ludus.algorithms.corrections import BYPASS, DIVERGENCE, MASK, NONE, SEVERAL, TRUNCATE
 from ludus.algorithms.estimators.best_worst import BEST_WORST
 from ludus.algorithms.estimators.gae import GAE
 from ludus.algorithms.estimators.gdpo import GDPO
@@ -50,8 +50,8 @@ LOSSES = _by_kind(
     *(DPO, KTO, ORPO, OWN_LOSS),
 )
 """(inputs, **keys) -> loss of each token, metrics."""
-CORRECTIONS = _by_kind(BYPASS, NONE, TRUNCATE, MASK)
-"""(inputs, **keys) -> the factor of each token's loss."""
+CORRECTIONS = _by_kind(BYPASS, NONE, TRUNCATE, MASK, DIVERGENCE, SEVERAL)
+"""(inputs, **keys) -> the factor of each token's loss, and which tokens count in its denominators."""
 NORMALISERS = _by_kind(TOKEN, EPISODE, CONSTANT)
 """(number of trained tokens of each episode, **keys) -> weight of a token of each episode."""
 

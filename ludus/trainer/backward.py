@@ -228,7 +228,7 @@ def _numbers(inputs: LossInputs, terms: LossTerms) -> dict[str, Tensor]:
         "trained_logprob": inputs.logprobs_N,
         "ratio": terms.ratio_N,
         "advantage": inputs.advantages_N,
-        "weight": inputs.weights_N,
+        "weight": terms.weights_N,
         "loss": terms.loss_N,
         "entropy": inputs.entropies_N,
     }

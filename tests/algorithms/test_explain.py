@@ -39,6 +39,20 @@ def test_a_formula_has_the_form_that_its_keys_give_it() -> None:
     assert formulas(loss="cispo")["loss"] == "-sg(min(r, 1 + 4)) A log pi"
     bounded = formulas(loss={"kind": "cispo", "clip_low": 0.2})["loss"]
     assert bounded == "-sg(clip(r, 1 - 0.2, 1 + 4)) A log pi"
+    three = [
+        {**band, "weighs": False, "counted": False},
+        {"cap": 3.0, "floor": 0.1},
+        {"kind": "divergence", "high": 0.1},
+    ]
+    assert formulas(correction=three)["c"] == (
+        f"({once}, counted=False) * (max(0.1, min(prox / mu, 3))) * "
+        "(1 where the k3 estimate of KL(mu || prox) is at most 0.1, else 0)"
+    )
+    assert formulas(correction=three)["w"] == "1 / tokens, of the tokens that c does not leave out"
+    assert (
+        formulas(correction=["bypass", three[-1]])["c"]
+        == "1 where the k3 estimate of KL(mu || pi) is at most 0.1, else 0"
+    )
     gmpo = formulas(loss={"kind": "gmpo", "level": "turn"})["loss"]
     assert gmpo.startswith("-A exp(mean over the turn of l), A: its mean over the turn, l: min(log r, b) where A > 0,")
 

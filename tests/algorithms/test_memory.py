@@ -25,6 +25,14 @@ def test_the_weight_follows_the_entropy() -> None:
     assert acted == pytest.approx([0.0, 0.0, 0.02, 0.04, 0.04, 0.0, 0.0, 0.0])
 
 
+def test_where_tokens_of_high_entropy_are_trained_it_follows_theirs() -> None:
+    """As in TRL: of the tokens that have the bonus."""
+    settings = ADAPTIVE.model_copy(update={"top_entropy": 0.2})
+    memory = remember(settings, {}, {"train/entropy": 0.4, "train/top_entropy": 0.6})
+    assert memory == {"entropy/coef": 0.0, "entropy/seen": 0.6}
+    assert remember(settings, {}, {"train/entropy": 0.4}) == {}
+
+
 def test_other_processes_are_told_the_same() -> None:
     """Settings of a batch are equal after their way to other ranks."""
     for entropy in (0.4, 0.9):

@@ -74,8 +74,8 @@ def test_truncated_importance_weight_multiplies_the_loss() -> None:
     loss.backward()
     assert loss.item() == pytest.approx(-3.5)
     assert logprobs.grad is not None and logprobs.grad.tolist() == pytest.approx([-1.5, -2.0])
-    weights = truncate(LossInputs(logprobs, sampled, logprobs, None, sampled, sampled), cap=2.0)
-    assert weights.tolist() == pytest.approx([1.5, 2.0]) and not weights.requires_grad
+    weights = truncate(LossInputs(logprobs, sampled, logprobs, None, sampled, sampled), cap=2.0).factor_N
+    assert weights is not None and weights.tolist() == pytest.approx([1.5, 2.0]) and not weights.requires_grad
 
 
 def test_kl_penalty_is_added_with_its_weight() -> None:
@@ -215,6 +215,20 @@ def test_terms_beside_the_loss() -> None:
     assert slopes[0].tolist() == pytest.approx(expected, rel=1e-5)
     _, _, slopes = of_two_sequences(correction="none", top_entropy=0.5)
     assert slopes[0].tolist() == pytest.approx([0.0, -1.0, 0.0, 1.0])
+
+
+@pytest.mark.parametrize(
+    ("normaliser", "share"),
+    [("token", [0, 2, 0, 2]), ("episode", [0, 2, 0, 2]), ({"kind": "constant", "tokens": 9}, [0, 1, 0, 1])],
+)
+def test_the_bonus_is_of_the_tokens_that_are_trained(normaliser: Any, share: list[float]) -> None:
+    """With `top_entropy` the entropy's mean is over the tokens of high entropy alone, as in TRL; it is shown too."""
+    keys = {"correction": "none", "top_entropy": 0.5, "normaliser": normaliser}
+    _, seen, slopes = of_two_sequences(**keys, entropy={"coef": 0.5})
+    assert slopes[1].tolist() == pytest.approx([-0.5 * each for each in share])
+    assert seen["top_entropy"].item() == pytest.approx(0.35)
+    _, without, plain = of_two_sequences(**keys)
+    assert "top_entropy" in without and plain[0].tolist() == slopes[0].tolist()
 
 
 def test_tokens_of_high_entropy_of_a_large_minibatch() -> None:

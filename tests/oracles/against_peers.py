@@ -87,8 +87,6 @@ def compute(case: Case, given: Tensors) -> Tensors:
         return compute_value(case, given)
     settings = AlgorithmSettings.model_validate(case.keys)
     algorithm, groups = algorithm_of(adapted(settings, {}) or settings), make_groups(given)
-    seen = (given["entropies"] * given["mask"]).sum() / given["mask"].sum()
-    known = remember(settings, {}, {"train/entropy": float(seen)})
     rules = BatchRules(settings, turn_discount=1.0, export_style="concat", row_tokens=64, max_token_age=None)
     built = build_batch(TakenGroups(tuple(groups), ()), rules, version=0, measured=measure(groups, given, algorithm))
     rows = built.batch.rows
@@ -99,7 +97,7 @@ def compute(case: Case, given: Tensors) -> Tensors:
     def at_targets(tensor: Tensor) -> Tensor:
         return tensor.flatten()[targets]
 
-    loss, _ = algorithm.loss(
+    loss, metrics = algorithm.loss(
         LossInputs(
             logprobs_N=at_targets(logprobs),
             sampled_logprobs_N=at_targets(given[case.sampler]),
@@ -115,6 +113,8 @@ def compute(case: Case, given: Tensors) -> Tensors:
     )
     loss.backward()
     assert logprobs.grad is not None
+    shown = {"entropy": at_targets(given["entropies"]).mean(), **metrics}
+    known = remember(settings, {}, {f"train/{name}": float(each) for name, each in shown.items()})
     advantages, returns = torch.zeros(2, *given["mask"].shape)
     advantages.view(-1)[targets] = torch.tensor([value for row in rows for value in row.advantages])
     if "values" in algorithm.needs.measured:

@@ -10,12 +10,12 @@ from typing import Any
 
 import torch
 
+from ludus.compat.verl.keys import renamed
+
 Keys = dict[str, Any]
 
 
 EVERYTHING = ("advantages", "loss", "gradient", "entropy_gradient")
-ADVANTAGES_ALONE = ("advantages",)
-"""TRL's RLOO has a loss of its own, clipped by the product of a sequence's ratios."""
 
 
 @dataclass(frozen=True)
@@ -95,7 +95,13 @@ ESTIMATORS = (
     trl("dr_grpo", named("dr_grpo", normaliser={"tokens": LONGEST}), loss_type="dr_grpo", scale_rewards="none"),
     verl("rloo", named("rloo"), estimator="rloo"),
     verl("rloo, vectorized", named("rloo"), estimator="rloo_vectorized"),
-    trl("rloo", named("rloo"), "rloo", ADVANTAGES_ALONE, beta=0.0),
+    trl(
+        "rloo",
+        named("rloo", loss={"level": "episode", "mean": "product"}, normaliser={"kind": "constant", "tokens": 1}),
+        "rloo",
+        ("advantages", "gradient"),  # the loss of a sequence counts once for each of its tokens here
+        beta=0.0,
+    ),
     trl("lite_ppo", named("lite_ppo"), scale_rewards="batch"),
     replace_given(verl("remax", named("remax"), estimator="remax"), {"baselines": torch.tensor([0.3, 1.2, 0.5])}),
     verl("opo", named("opo"), estimator="opo", loss="gpg"),
@@ -248,21 +254,112 @@ CORRECTIONS = (
     trl("mask", corrected("mask", **BAND), **on_engine("token_mask", 0.8, 1.25)),
     verl("mask, by episode", corrected("mask", level="episode", **BAND), **weighed("sequence", "0.8_1.25")),
     trl("mask, by episode", corrected("mask", level="episode", **BAND), **on_engine("sequence_mask", 0.8, 1.25)),
-    # verl bounds mu / pi
-    verl(
-        "mask, kept once",
-        corrected("mask", weighs=False, low=0.8, high=1.0 / 0.9),
-        correction={"rollout_rs": "token_k1", "rollout_rs_threshold": "0.9_1.25"},
-    ),
-    verl(
-        "mask, by episode's geometric mean, kept once",
-        corrected("mask", weighs=False, level="episode", mean="geometric", low=1 / 1.02, high=1 / 0.95),
-        correction={"rollout_rs": "seq_mean_k1", "rollout_rs_threshold": "0.95_1.02"},
-    ),
     trl(
         "off-policy mask",
         named("grpo", off_policy_mask={"threshold": 0.01}),
         off_policy_mask_threshold=0.01,
+    ),
+)
+RATIOS, GEOMETRICS, SUMS = "0.9_1.25", "0.92_1.06", "0.6_1.4"
+MOST = {"token": 0.02, "mean": 0.02, "sum": 0.1, "max": 0.07}
+"""Bounds by which about half is rejected: of mu / pi, of divergences."""
+NOT_ADVANTAGES = tuple(name for name in EVERYTHING if name != "advantages")
+"""verl's are 0 where a token is rejected, and nothing reads them there."""
+
+
+def rejected(name: str, beside: Keys | None = None, preset: tuple[str, Keys] | None = None, **correction: Any) -> Case:
+    """verl's rollout correction, and ours as it is imported.
+
+    beside: more keys of ours, and with `asked` of verl's.  preset: of verl's, by name, and its arguments.
+    """
+    ours = dict(beside or {})
+    theirs = ours.pop("asked", {})
+    aggregation = {"actor_rollout_ref": {"actor": {"loss_agg_mode": theirs.get("aggregation", "token-mean")}}}
+    imported = renamed({"algorithm": {"rollout_correction": correction}, **aggregation})["algorithm"]
+    case = verl(name, {**imported, "minibatches": 1, **ours}, correction=correction, **theirs)
+    case = case if preset is None else replace(case, asked={**case.asked, "preset": preset})
+    return replace(case, compared=NOT_ADVANTAGES)
+
+
+def preset(name: str, bounds: Keys | None = None, **correction: Any) -> Case:
+    """One of verl's `RolloutCorrectionConfig`; run_verl holds the keys to verl's own."""
+    return rejected(f"preset {name}", preset=(name, bounds or {}), **{"rollout_is": None, **correction})
+
+
+ICEPOP: Keys = {"threshold": 1.25, "threshold_lower": 0.8}
+WEIGHTS: Keys = {"is_threshold": CAP}
+GEOMETRIC: Keys = {"rs_threshold": GEOMETRICS}
+OF_DIVERGENCE: Keys = {"rs_threshold": MOST["mean"]}
+BY_TOKEN: Keys = {"rollout_is": "token", "rollout_is_threshold": CAP}
+BY_EPISODE: Keys = {**BY_TOKEN, "rollout_is": "sequence"}
+BY_RATIO: Keys = {"rollout_rs": "seq_mean_k1", "rollout_rs_threshold": GEOMETRICS}
+BY_K3: Keys = {"rollout_rs": "seq_mean_k3", "rollout_rs_threshold": MOST["mean"]}
+CLIPPED: Keys = {"bypass_mode": True, "loss_type": "ppo_clip"}
+REINFORCED: Keys = {**CLIPPED, "loss_type": "reinforce"}
+REJECTIONS = (
+    preset("disabled"),
+    preset("decoupled_token_is", {"threshold": CAP}, **BY_TOKEN),
+    preset("decoupled_seq_is", {"threshold": CAP}, **BY_EPISODE),
+    preset("decoupled_token_icepop", ICEPOP, **{**BY_TOKEN, "rollout_is_threshold": "0.8_1.25"}),
+    preset(
+        "decoupled_seq_is_rs",
+        {**WEIGHTS, "rs_threshold": SUMS},
+        **BY_EPISODE,
+        rollout_rs="seq_sum_k1",
+        rollout_rs_threshold=SUMS,
+    ),
+    preset("decoupled_geo_rs", GEOMETRIC, **BY_RATIO),
+    preset("decoupled_geo_rs_seq_tis", {**WEIGHTS, **GEOMETRIC}, **BY_EPISODE, **BY_RATIO),
+    preset("decoupled_geo_rs_token_tis", {**WEIGHTS, **GEOMETRIC}, **BY_TOKEN, **BY_RATIO),
+    preset("decoupled_k3_rs", OF_DIVERGENCE, **BY_K3),
+    preset("decoupled_k3_rs_seq_tis", {**WEIGHTS, **OF_DIVERGENCE}, **BY_EPISODE, **BY_K3),
+    preset("decoupled_k3_rs_token_tis", {**WEIGHTS, **OF_DIVERGENCE}, **BY_TOKEN, **BY_K3),
+    preset("bypass_ppo_clip", **CLIPPED),
+    preset("bypass_ppo_clip_geo_rs", GEOMETRIC, **CLIPPED, **BY_RATIO),
+    preset("bypass_ppo_clip_k3_rs", OF_DIVERGENCE, **CLIPPED, **BY_K3),
+    preset("bypass_pg_is", {"threshold": CAP}, **REINFORCED, **BY_EPISODE),
+    preset("bypass_pg_token_icepop", ICEPOP, **REINFORCED, **{**BY_TOKEN, "rollout_is_threshold": "0.8_1.25"}),
+    preset("bypass_pg_geo_rs", GEOMETRIC, **REINFORCED, **BY_RATIO),
+    preset("bypass_pg_geo_rs_seq_tis", {**WEIGHTS, **GEOMETRIC}, **REINFORCED, **BY_EPISODE, **BY_RATIO),
+    preset("bypass_pg_geo_rs_token_tis", {**WEIGHTS, **GEOMETRIC}, **REINFORCED, **BY_TOKEN, **BY_RATIO),
+    *(
+        rejected(f"rejected by {measure}", rollout_rs=measure, rollout_rs_threshold=bound)
+        for measure, bound in {
+            "token_k1": RATIOS,
+            "seq_sum_k1": SUMS,
+            "seq_mean_k1": GEOMETRICS,
+            **{f"token_{kind}": MOST["token"] for kind in ("k2", "k3")},
+            **{f"seq_{how}_{kind}": MOST[how] for how in ("sum", "mean", "max") for kind in ("k2", "k3")},
+        }.items()
+    ),
+    rejected(
+        "rejected by several",
+        rollout_is="token",
+        rollout_is_threshold="0.8_1.25",
+        rollout_rs="token_k1,seq_max_k3",
+        rollout_rs_threshold=f"{RATIOS},{MOST['max']}",
+    ),
+    *(
+        rejected(
+            f"rejected tokens, {name}",
+            {
+                **keys,
+                "kl": {"beta": 0.1, "estimator": "k1"},
+                "entropy": {"coef": 0.1},
+                "asked": {**asked, "kl": {"type": "k1", "beta": 0.1}, "entropy": 0.1},
+            },
+            rollout_rs="token_k1",
+            rollout_rs_threshold=RATIOS,
+        )
+        for name, keys, asked in (
+            ("token mean", {}, {}),
+            ("episode mean", {"normaliser": "episode"}, {"aggregation": "seq-mean-token-mean"}),
+            (
+                "constant",
+                {"normaliser": {"kind": "constant", "tokens": 100}},
+                {"aggregation": "seq-mean-token-sum-norm", "loss_scale_factor": 100},
+            ),
+        )
     ),
 )
 DIVERGENCES = (
@@ -274,6 +371,19 @@ DIVERGENCES = (
     # TRL weighs by the ratio to the weights that the batch began with, as if they had sampled
     replace(trl("kl k3, weighted", named("grpo", kl={"beta": 0.1, "weighted": True}), beta=0.1), sampler="proximal"),
     verl("entropy", named("grpo", entropy={"coef": 0.1}), entropy=0.1),
+    verl(
+        "entropy, episode mean",
+        named("grpo", entropy={"coef": 0.1}, normaliser="episode"),
+        entropy=0.1,
+        aggregation="seq-mean-token-mean",
+    ),
+    verl(
+        "entropy, constant",
+        named("grpo", entropy={"coef": 0.1}, normaliser={"kind": "constant", "tokens": 100}),
+        entropy=0.1,
+        aggregation="seq-mean-token-sum-norm",
+        loss_scale_factor=100,
+    ),
     *(
         replace(
             verl(f"distillation, {mode}", distilled(divergence), distillation={"loss_mode": mode}),
@@ -312,6 +422,23 @@ DIVERGENCES = (
         for side, target in (("above", 0.1), ("below", 5.0))
     ),
     trl("top-entropy tokens", named("grpo", top_entropy=0.4), top_entropy_quantile=0.4),
+    trl(
+        "entropy of top-entropy tokens",
+        named("grpo", top_entropy=0.4, entropy={"coef": 0.1}),
+        top_entropy_quantile=0.4,
+        entropy_coef=0.1,
+    ),
+    # the target lies between the mean of these tokens and that of all
+    trl(
+        "adaptive entropy of top-entropy tokens",
+        named("grpo", top_entropy=0.4, entropy={"coef": 0.1, "target": 1.3, "delta": 0.02}),
+        compared=(*EVERYTHING, "entropy_coef"),
+        top_entropy_quantile=0.4,
+        use_adaptive_entropy=True,
+        entropy_coef=0.1,
+        entropy_coef_delta=0.02,
+        entropy_target=1.3,
+    ),
 )
 
 
@@ -361,7 +488,9 @@ VALUES = (
     replace(verl("critic, hardly clipped", {}, clip_range=5.0), compared=PREFERENCES),
 )
 """Losses of a critic."""
-CASES = ESTIMATORS + LOSSES + AGGREGATIONS + MASKS + CORRECTIONS + DIVERGENCES + IN_THE_REWARD + PAIRS + VALUES
+CASES = (
+    ESTIMATORS + LOSSES + AGGREGATIONS + MASKS + CORRECTIONS + REJECTIONS + DIVERGENCES + IN_THE_REWARD + PAIRS + VALUES
+)
 
 RIGHT_OR_WRONG = {"rewards": torch.tensor([[1.0], [0.0], [0.0], [0.0]] * 2 + [[0.0]] * 4)}
 OF_ITS_OWN = (
@@ -378,16 +507,35 @@ OF_ITS_OWN = (
         estimator="gdpo",
     ),
     verl("pass_at_k as set", named("pass_at_k"), estimator="grpo_passk"),
-    verl(
-        "mask by the ratio that the help speaks of",
-        corrected("mask", weighs=False, low=0.9, high=1.25),
-        correction={"rollout_rs": "token_k1", "rollout_rs_threshold": "0.9_1.25"},
+    replace(
+        verl(
+            "mask by the ratio that the help speaks of",
+            corrected("mask", weighs=False, counted=False, low=0.9, high=1.25),
+            correction={"rollout_rs": "token_k1", "rollout_rs_threshold": RATIOS},
+        ),
+        compared=NOT_ADVANTAGES,
+    ),
+    replace(
+        rejected(
+            "whitened beside rejected tokens",
+            {"name": "reinforce_plus_plus", "asked": {"estimator": "reinforce_plus_plus"}},
+            rollout_rs="token_k1",
+            rollout_rs_threshold=RATIOS,
+        ),
+        compared=("gradient",),
     ),
     in_three(verl("token mean", named("grpo"), aggregation="token-mean")),
     in_three(trl("token mean of each", named("grpo"), loss_type="bnpo")),
     verl("cispo as set", named("cispo"), loss="cispo"),
     trl("cispo as set", named("cispo"), loss_type="cispo"),
     trl("luspo as set", named("luspo", loss=WIDE), loss_type="luspo"),
+    trl(
+        "entropy beside an episode mean",
+        named("grpo", normaliser="episode", entropy={"coef": 0.1}),
+        compared=("entropy_gradient",),
+        loss_type="grpo",
+        entropy_coef=0.1,
+    ),
     trl("dpo, smoothed", dpo("sigmoid", label_smoothing=0.2), "dpo", PREFERENCES, beta=0.1, label_smoothing=0.2),
 )
 """Where a peer parts from the paper that it names."""

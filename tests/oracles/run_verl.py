@@ -9,10 +9,12 @@ from __future__ import annotations
 
 import inspect
 import sys
+from dataclasses import asdict
 from typing import Any
 
 import torch
 from omegaconf import OmegaConf
+from verl.trainer.config.algorithm import RolloutCorrectionConfig
 from verl.trainer.ppo.core_algos import (
     agg_loss,
     compute_value_loss,
@@ -45,28 +47,42 @@ def answer(case: dict[str, Any], given: Tensors) -> Tensors:
     given = {**given, **case.get("given", {})}
     mask = given["mask"]
     logprobs, entropies = (given[name].clone().requires_grad_() for name in ("logprobs", "entropies"))
-    advantages, returns, kl_coef = estimate(case, given)
-    weights, kept = None, mask
-    if "correction" in case:
+    correction, weights, kept = case.get("correction", {}), None, mask
+    if "preset" in case:
+        name, bounds = case["preset"]
+        made = asdict(getattr(RolloutCorrectionConfig, name)(**bounds))
+        assert made == asdict(RolloutCorrectionConfig(**correction)), f"verl's {name} is {made}"
+    if correction and not correction.get("bypass_mode"):
+        # the trainer's mask from here on: of advantages, of denominators, of all terms (ray_trainer.py)
+        keys = {name: value for name, value in correction.items() if name.startswith("rollout_")}
         weights, kept, _ = compute_rollout_correction_and_rejection_mask(
-            given["proximal"], given["sampled"], mask, **case["correction"]
+            given["proximal"], given["sampled"], mask, **keys
         )
         weights = weights.batch["rollout_is_weights"] if weights is not None else None
+    advantages, returns, kl_coef = estimate(case, given, kept)
+    if kept is not mask and correction.get("rollout_rs"):
+        assert kept.sum() < mask.sum() and (advantages * kept).any(), (
+            "nothing is rejected, or nothing that is trained kept"
+        )
     config = ActorConfig(
         strategy="fsdp",
         rollout_n=given["group"].bincount().max().item(),
         ppo_micro_batch_size_per_gpu=1,
-        policy_loss=PolicyLossConfig(**case.get("policy_loss", {})),
+        policy_loss=PolicyLossConfig(
+            **case.get("policy_loss", {}), rollout_correction=RolloutCorrectionConfig(**correction)
+        ),
         **case.get("actor", {}),
     )
-    # what the trainer takes from the whole batch: masking tokens changes no denominator
-    sizes = {"batch_num_tokens": mask.sum(), "global_batch_size": len(mask), "dp_size": 1}
+    # what the trainer takes from the whole batch: the tokens of its mask, but all sequences
+    sizes = {"batch_num_tokens": kept.sum(), "global_batch_size": len(mask), "dp_size": 1}
     config.global_batch_info.update(sizes, loss_scale_factor=case.get("loss_scale_factor"))
     aggregation = case.get("aggregation", "token-mean")
-    policy_loss = get_policy_loss_fn(case.get("loss", "vanilla"))
-    loss, _ = policy_loss(given[case.get("old", "proximal")], logprobs, advantages, kept, aggregation, config, weights)
+    is_bypassed = correction.get("bypass_mode", False)  # as `apply_bypass_mode` of rollout_corr_helper.py
+    policy_loss = get_policy_loss_fn("bypass_mode" if is_bypassed else case.get("loss", "vanilla"))
+    old = given["sampled" if is_bypassed else case.get("old", "proximal")]
+    loss, _ = policy_loss(old, logprobs, advantages, kept, aggregation, config, weights)
     if "entropy" in case:
-        loss = loss - case["entropy"] * agg_loss(entropies, mask, aggregation, **config.global_batch_info)
+        loss = loss - case["entropy"] * agg_loss(entropies, kept, aggregation, **config.global_batch_info)
     if "kl" in case:
         kl = kl_penalty(logprobs, given["reference"], case["kl"]["type"])
         loss = loss + case["kl"]["beta"] * agg_loss(kl, kept, aggregation, **config.global_batch_info)
@@ -104,8 +120,11 @@ def distilled(
     return task + how["coef"] * loss if "coef" in how else loss
 
 
-def estimate(case: dict[str, Any], given: Tensors) -> tuple[torch.Tensor, torch.Tensor, float]:
-    """Advantages and returns of tokens, and the coefficient that the next batch's KL has in the reward."""
+def estimate(case: dict[str, Any], given: Tensors, kept: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, float]:
+    """Advantages and returns of tokens, and the coefficient that the next batch's KL has in the reward.
+
+    kept: the mask of the tokens that are not rejected, of those that have a reward.
+    """
     mask, rewards = given["mask"], given["rewards"]
     lengths = mask.sum(1)
     at_the_end = torch.zeros_like(given["logprobs"])
@@ -116,7 +135,7 @@ def estimate(case: dict[str, Any], given: Tensors) -> tuple[torch.Tensor, torch.
     names = [f"reward{number}" for number in range(rewards.shape[1])]
     keys = {
         "token_level_rewards": at_the_end,
-        "response_mask": mask,
+        "response_mask": kept,
         "index": given["group"].numpy(),
         "config": OmegaConf.create({"gamma": 1.0, "gdpo_reward_keys": names, **case.get("algorithm", {})}),
         "non_tensor_batch": dict(zip(names, rewards.T.numpy(), strict=True)),
@@ -148,4 +167,6 @@ def penalized(how: dict[str, Any], rewards: torch.Tensor, given: Tensors) -> tup
 
 if __name__ == "__main__":
     work = torch.load(sys.argv[1])
+    presets = {name for name, member in vars(RolloutCorrectionConfig).items() if isinstance(member, classmethod)}
+    assert presets == {case["preset"][0] for case in work["cases"].values() if "preset" in case}, sorted(presets)
     torch.save({name: answer(case, work["tensors"]) for name, case in work["cases"].items()}, sys.argv[2])

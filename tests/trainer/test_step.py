@@ -125,6 +125,14 @@ MENU: dict[str, dict[str, Any]] = {
     "turns": {"loss": {"kind": "cispo", "level": "turn"}, "correction": {"cap": 1.5, "level": "turn"}},
     "entropy": {"entropy": {"coef": 0.1}},
     "top_entropy": {"top_entropy": 0.4, "entropy": {"coef": 0.1}, "kl": {"beta": 0.1}},
+    "several": {
+        "correction": [
+            {"cap": 1.5, "level": "turn"},
+            {"kind": "mask", "weighs": False, "low": 0.9, "high": 1.1, "counted": False},
+            {"kind": "divergence", "high": 0.5, "level": "episode", "counted": False},
+        ],
+        "kl": {"beta": 0.1},
+    },
     "off_policy": {"off_policy_mask": {"threshold": 0.1}},
     "second_moment": {"second_moment": 0.01},
     "interpolated": {"correction": {"cap": 1.5}, "proximal": "interpolate"},

@@ -27,6 +27,7 @@ ALGORITHMS: list[dict[str, Any]] = [
     {"name": "dpo"},
     {"kl": {"beta": 0.1}, "entropy": {"coef": 0.01}},
     {"top_entropy": 0.2, "correction": {"kind": "mask", "low": 0.9, "high": 1.1}},
+    {"correction": ["bypass", {"kind": "divergence", "counted": False}]},
 ]
 
 

@@ -6,13 +6,10 @@ Knows: recorded conversations, batches, gradients.  Knows not: attention, optimi
 from __future__ import annotations
 
 import random
-from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
 
-from ludus.algorithms.corrections import BypassSettings
-from ludus.algorithms.levels import Level
-from ludus.algorithms.losses.clip import ClipSettings
 from ludus.algorithms.pack import Batch, TrainSequence, pack
 from ludus.algorithms.settings import AlgorithmSettings
 from ludus.api.local import open_local
@@ -42,7 +39,22 @@ and card differ by 4e-5."""
 _TOKENS = 400
 _VARIANTS: tuple[tuple[int, ExportStyle], ...] = ((64, "individual"), (200, "concat"), (1024, "individual"))
 """Row size in tokens, and export style."""
-_LEVELS: tuple[Level, ...] = ("token", "episode")
+_NORMALISERS: tuple[dict[str, Any], ...] = ({"kind": "token"}, {"kind": "episode"}, {"kind": "constant", "tokens": 20})
+_LOSSES: tuple[dict[str, Any], ...] = (
+    {"correction": "bypass", "loss": {"clip_low": 0.5, "clip_high": 0.5}},
+    {
+        "correction": [
+            {"kind": "truncate", "cap": 1.1},
+            {"kind": "mask", "weighs": False, "level": "episode", "mean": "geometric", "low": 0.9, "high": 1.1},
+        ],
+        "loss": {"level": "episode"},
+        "kl": {"beta": 0.1, "estimator": "k1"},
+    },
+)
+"""Ratios by token, where tokens of a flat group only count; by episode, corrected, with a KL term that trains them."""
+_SPREAD = 0.2
+"""Of the difference between recorded logprobs and those that the sampler is said to have had: there is something to
+clip and to correct."""
 _MINIBATCHES = (1, 2, 3)
 _SESSIONS_PER_BATCH = 2
 """Two sessions with the same beginning share their first prompt; turns of one session share its history."""
@@ -66,7 +78,8 @@ class PackingResult(Verdict):
     """The same for the single parameter that differs most; only reported, because gradients that nearly vanish consist
     mostly of rounding."""
     variants: int
-    """Number of ways in which the same batch was built: row sizes, export styles, weights by token and by episode, one
+    """Number of ways in which the same batch, one of whose groups is flat, was built: row sizes, export styles, weights
+    by token, by episode and by a constant, ratios by token and by episode, the latter corrected and with a KL term, one
     and several minibatches."""
     variants_rel_diff: float
     """As `max_rel_diff`, for the gradients of their minibatches, compared with those of the first row size."""
@@ -89,9 +102,10 @@ def verify_packing(*, model: str = MODEL, seed: int = 0, tokens: int = _TOKENS) 
 
     Recorded conversations with shared prefixes are trained packed, and one
     turn at a time, in fp32; then as groups, whole and cut into two and three
-    minibatches, for rows of several sizes and both styles of export. The
-    gradients may differ by 1e-5 of their size, on a card by 1e-4, and those of
-    minibatches must add up to the whole one.
+    minibatches, for rows of several sizes and both styles of export, under each
+    normaliser, by token and by episode, with a KL term and corrections; one group
+    is flat. The gradients may differ by 1e-5 of their size, on a card by 1e-4, and
+    those of minibatches must add up to the whole one.
 
     Example:  ludus verify packing --seed 3
     """
@@ -109,7 +123,11 @@ async def _verify(config: Config, tokens: int) -> PackingResult:
         trainer = local.trainer(config)
         compared = [_compare(trainer, sequences, config.trainer.row_tokens) for sequences in trees]
         groups = _groups(records, rng)
-        by_level = [_vary(trainer, groups, level) for level in _LEVELS]
+        varied = [
+            _vary(trainer, groups, {"normaliser": normaliser, **loss})
+            for normaliser in _NORMALISERS
+            for loss in _LOSSES
+        ]
     packed, differences, by_parameter = zip(*compared, strict=True)
     worst = max((pair for each in by_parameter for pair in each.items()), key=lambda pair: pair[1])
     return PackingResult(
@@ -123,26 +141,35 @@ async def _verify(config: Config, tokens: int) -> PackingResult:
         max_rel_diff=max(differences),
         worst_parameter=worst[0],
         worst_parameter_rel_diff=worst[1],
-        variants=len(_LEVELS) * len(_MINIBATCHES) * len(_VARIANTS),
-        variants_rel_diff=max(each.rows for each in by_level),
+        variants=len(varied) * len(_MINIBATCHES) * len(_VARIANTS),
+        variants_rel_diff=max(each.rows for each in varied),
         minibatches=_MINIBATCHES,
-        minibatches_rel_diff=max(each.cuts for each in by_level),
-        minibatches_equal=all(each.has_equal_parts for each in by_level),
+        minibatches_rel_diff=max(each.cuts for each in varied),
+        minibatches_equal=all(each.has_equal_parts for each in varied),
         tolerance=TOLERANCES[local.model.head_weight.device.type],
     )
 
 
 def _groups(records: Sequence[SessionRecord], rng: random.Random) -> TakenGroups:
-    """Groups of conversations with the same beginning, each with a random reward."""
+    """Groups of conversations with the same beginning, each with a random reward; in the first group all rewards are
+    equal. Their logprobs are moved, as if a policy near by had sampled them."""
     groups = []
     for number, at in enumerate(range(0, len(records), _SESSIONS_PER_BATCH)):
         spec = SessionSpec(group_id=f"g{number}")
         members = [
-            finish(spec, record, Returned(rng.uniform(-1.0, 1.0)), started_at=0.0)
+            finish(spec, _moved(record, rng), Returned(rng.uniform(-1.0, 1.0) if number else 0.5), started_at=0.0)
             for record in records[at : at + _SESSIONS_PER_BATCH]
         ]
         groups.append(Group(f"g{number}", "row", tuple(members)))
     return TakenGroups(tuple(groups), ())
+
+
+def _moved(record: SessionRecord, rng: random.Random) -> SessionRecord:
+    turns = []
+    for turn in record.turns:
+        logprobs = tuple(min(each + rng.gauss(0.0, _SPREAD), 0.0) for each in turn.sampled.logprobs)
+        turns.append(replace(turn, sampled=replace(turn.sampled, logprobs=logprobs)))
+    return replace(record, turns=tuple(turns))
 
 
 @dataclass(slots=True)
@@ -157,14 +184,13 @@ class _Differences:
     """Whether each minibatch trained the same episodes for all row sizes."""
 
 
-def _vary(trainer: ModelTrainer, groups: TakenGroups, level: Level) -> _Differences:
+def _vary(trainer: ModelTrainer, groups: TakenGroups, keys: Mapping[str, Any]) -> _Differences:
     """Build one batch as one and as several minibatches, with several row sizes and both export styles. Only gradients
     that are compared with later are kept, as each is as large as the model."""
     seen = _Differences()
     whole: dict[str, Tensor] = {}
-    loss = ClipSettings(level=level, clip_low=0.5, clip_high=0.5)
     for count in _MINIBATCHES:
-        algorithm = AlgorithmSettings(minibatches=count, correction=BypassSettings(), loss=loss)
+        algorithm = AlgorithmSettings(minibatches=count, **keys)
         first: list[tuple[set[int], dict[str, Tensor]]] = []
         for number, (row_tokens, style) in enumerate(_VARIANTS):
             rules = BatchRules(algorithm, 1.0, style, row_tokens, max_token_age=None)

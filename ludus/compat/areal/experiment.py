@@ -186,7 +186,7 @@ def _stated(section: Section | GenerationHyperparameters) -> dict[str, Any]:
         value, is_given = getattr(section, field.name), field.name in given
         if isinstance(value, Section | GenerationHyperparameters):
             below = _stated(value)
-            if below or (is_given and field.default is None):
+            if below or field.default is None:  # a section that is not there by default says something by itself
                 stated[field.name] = below
         elif is_given or value != _default(field):
             stated[field.name] = value

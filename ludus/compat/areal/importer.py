@@ -40,7 +40,9 @@ def import_areal(data: Mapping[str, Any]) -> Imported:
 
     Raises ConfigError if Ludus does not accept a converted value.
     """
-    found = {name.replace(_AGENT_BEFORE, _AGENT, 1): (name, value) for name, value in leaves(data).items()}
+    # an empty section of the table says that there is one, with AReaL's defaults
+    named: dict[str, Any] = {**{name: {} for name in KEYS if _is_empty(data, name)}, **leaves(data)}
+    found = {name.replace(_AGENT_BEFORE, _AGENT, 1): (name, value) for name, value in named.items()}
     given = {key: value for key, (_, value) in found.items() if value is not None and not _is_open(value)}
     ours, entries = defaults(given), []
     for key, (name, value) in found.items():
@@ -56,6 +58,14 @@ def import_areal(data: Mapping[str, Any]) -> Imported:
     except ConfigError as error:
         raise ConfigError(f"the imported configuration would not load: {error}") from None
     return Imported(config, tuple(entries))
+
+
+def _is_empty(data: Mapping[str, Any], name: str) -> bool:
+    """Whether a section is there without any key."""
+    below: Any = data
+    for part in name.split("."):
+        below = below.get(part) if isinstance(below, Mapping) else None
+    return below == {}
 
 
 def _is_open(value: Any) -> bool:

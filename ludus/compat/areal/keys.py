@@ -10,7 +10,8 @@ from collections.abc import Collection
 from functools import partial
 from typing import Any
 
-from ludus.compat.keys import Given, Meaning, Rule, Table, first_of, fixed, keys_beside, only, to
+from ludus.compat.areal.corrections import OF_DECOUPLED, correction, default_correction, is_bypassed
+from ludus.compat.keys import Given, Meaning, Table, fixed, keys_beside, only, to
 from ludus.compat.names import here
 from ludus.errors import UserError
 from ludus.settings import import_object
@@ -89,22 +90,16 @@ def _warmup(ours: str, value: Any, given: Given) -> Meaning:
 # ---- loss and credit
 
 
-def _ratios(given: Given) -> tuple[str, str]:
-    """The off-policy correction, and a note that explains it."""
-    if given.get("actor.use_decoupled_loss"):
-        return "truncate", "ratios are to the policy before the batch, whose weight to the sampler is capped"
-    if given.get("actor.recompute_logprob"):
-        return "none", "ratios are to the policy before the batch"
-    return "bypass", "ratios are to the policy that sampled"
-
-
 def defaults(given: Given) -> dict[str, Any]:
     """Keys of Ludus for AReaL's behaviour by default."""
     if not any(key.startswith("actor.") for key in given):
         return {}
-    kind, _ = _ratios(given)
-    correction = {} if kind == "truncate" else {"algorithm.correction": kind}
-    return {**correction, "algorithm.minibatches": _MINIBATCHES, **(_gae(given) if _has_critic(given) else {})}
+    of_critic = _gae(given) if _has_critic(given) else {}
+    return {**default_correction(given), "algorithm.minibatches": _MINIBATCHES, **of_critic}
+
+
+def _is_decoupled(given: Given) -> bool:
+    return bool(given.get("actor.use_decoupled_loss"))
 
 
 def _has_critic(given: Given) -> bool:
@@ -144,15 +139,10 @@ def _whitening(value: Any, given: Given) -> Meaning:
     return Meaning("taken", ours={"algorithm.advantage.whiten": True})
 
 
-def _correction(_value: Any, given: Given) -> Meaning:
-    kind, note = _ratios(given)
-    return Meaning("changed", f"algorithm.correction={kind}: {note}")
-
-
 def _clips(given: Given) -> bool:
     if given.get("actor.use_sapo_loss"):
         return False
-    if _ratios(given)[0] == "bypass" or given.get("actor.ppo_n_minibatches", _MINIBATCHES) != 1:
+    if is_bypassed(given) or given.get("actor.ppo_n_minibatches", _MINIBATCHES) != 1:
         return True
     # an interpolation of sampled and trained logprobs, so that ratios are not 1 even in the first step
     return bool(given.get("actor.use_decoupled_loss")) and given.get("actor.prox_logp_method") == "loglinear"
@@ -161,14 +151,6 @@ def _clips(given: Given) -> bool:
 def _clip(value: Any, given: Given) -> Meaning:
     above = {} if "actor.eps_clip_higher" in given else {"algorithm.loss.clip_high": value}
     return Meaning("taken", ours={"algorithm.loss.clip_low": value, **above})
-
-
-def _upper(cap: Rule, value: Any, given: Given) -> Meaning:
-    """The bound above which tokens are left out, or to which their weight is clipped."""
-    if given.get("actor.rejection_sampling.action") != "mask":
-        return cap(value, given)
-    bounds = {"kind": "mask", "low": given.get("actor.rejection_sampling.lower", 0.0), "high": value}
-    return Meaning("taken", ours={f"algorithm.correction.{name}": each for name, each in bounds.items()})
 
 
 _OF_TEACHER = ("teacher.path", "teacher.train.path", "teacher.rl_loss_weight", "teacher.distill_loss_weight")
@@ -224,13 +206,7 @@ _OVER_BATCH = "advantages of a critic are normalised over the batch, mean_level 
 _UNCLIPPED = "the loss is SAPO's, or with one minibatch the ratio is 1, and nothing is clipped"
 _REWARD = "let the agent return the final reward"
 _CANCELS = "it cancels out in the advantage"
-_CAPS = first_of(
-    "algorithm.correction.cap",
-    "actor.rejection_sampling.upper",
-    "actor.behav_imp_weight_cap",  # names that it had before
-    "actor.behave_imp_weight_cap",
-    note="weights above are cut to it, not their tokens left out",
-)
+_NOT_DECOUPLED = "it has an effect only with actor.use_decoupled_loss"
 _OPTIMIZERS = {"actor": "trainer.optimizer", "critic": "critic.optimizer"}
 _STATS, _LOGGERS = "stats_logger.", ("wandb.mode", "trackio.mode", "tensorboard.path")
 _ADAPTER = ("actor.use_lora", "actor.lora_rank", "actor.lora_alpha", "actor.target_modules")
@@ -268,8 +244,8 @@ KEYS: Table = keys_beside(
         **{f"{whose}.optimizer.warmup_steps_proportion": partial(_warmup, ours) for whose, ours in _OPTIMIZERS.items()},
         "actor.gae_lambda": partial(_of_gae, ("algorithm.advantage.lam",)),
         "actor.discount": partial(_of_gae, ("algorithm.advantage.gamma", _TURNS)),
-        **dict.fromkeys(("actor.use_decoupled_loss", "actor.recompute_logprob"), _correction),
-        **{name: partial(_upper, rule) for name, rule in _CAPS.items()},
+        **dict.fromkeys(("actor.use_decoupled_loss", "actor.recompute_logprob"), correction),
+        **dict.fromkeys(OF_DECOUPLED, only(_is_decoupled, correction, _NOT_DECOUPLED)),
         "cluster.n_nodes": _nodes,
         **dict.fromkeys(_OF_TEACHER, _teacher),
         "actor.c_clip": only(_clips, to("algorithm.loss.dual_clip"), _UNCLIPPED),

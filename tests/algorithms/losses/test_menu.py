@@ -135,6 +135,7 @@ OTHERWISE: dict[str, Any] = {
     **dict.fromkeys(("dual_clip", "coef", "beta", "tau_positive", "tau_negative"), 2.0),
     "level": "turn",
     "divergence": "kl",
+    "mean": "product",
 }
 LEVELS = ("token", "turn", "episode")
 MASKS: list[dict[str, Any]] = [
@@ -142,6 +143,7 @@ MASKS: list[dict[str, Any]] = [
     {"second_moment": 0.04},
     *({"off_policy_mask": {"threshold": 0.11, "level": level}} for level in LEVELS),
     *({"correction": {"kind": "mask", "low": 0.9, "high": 1.1, "level": level}} for level in LEVELS),
+    *({"correction": {"kind": "divergence", "high": 0.004, "level": level}} for level in LEVELS),
 ]
 
 

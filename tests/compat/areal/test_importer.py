@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import yaml
 
-from ludus.algorithms.corrections import BypassSettings, NoneSettings, TruncateSettings
+from ludus.algorithms.corrections import BypassSettings, NoneSettings
 from ludus.algorithms.estimators.gae import GaeSettings
 from ludus.algorithms.estimators.group import GroupSettings
 from ludus.algorithms.estimators.none import NoneSettings as NoneAdvantage
@@ -115,12 +115,11 @@ def test_every_key_that_is_set_is_in_the_report() -> None:
 
 
 def test_the_ratio_is_to_whom_it_was() -> None:
-    """Decoupled: a capped weight to the sampler. Recomputed: none. Otherwise the ratio is to the sampler."""
-    decoupled = config_of(actor(rejection_sampling={"metric": "ratio", "upper": 5.0}))
-    assert decoupled.algorithm.correction == TruncateSettings(cap=5.0)
+    """Decoupled or recomputed: to the policy before the batch, weighed by rejection sampling alone. Otherwise the ratio
+    is to the sampler."""
+    decoupled = config_of(actor())
+    assert decoupled.algorithm.correction == NoneSettings()
     assert not decoupled.algorithm.loss.is_set("clip_low")  # with one minibatch there is nothing to clip
-    older = config_of(actor(behav_imp_weight_cap=4.0))
-    assert older.algorithm.correction == TruncateSettings(cap=4.0)
     plain = config_of(actor(use_decoupled_loss=False, recompute_logprob=False))
     assert plain.algorithm.correction == BypassSettings()
     assert plain.algorithm.loss == ClipSettings(clip_low=0.4, clip_high=0.4)
@@ -154,19 +153,13 @@ def test_the_ratio_is_to_whom_it_was() -> None:
         ({"eps_clip": 0.2, "prox_logp_method": "recompute"}, {}),
         ({"eps_clip": 0.2, "prox_logp_method": "loglinear"}, {"proximal": "interpolate"}),
         ({"eps_clip": 0.2, "m2_threshold": 0.04}, {"second_moment": 0.04}),
-        (
-            {
-                "eps_clip": 0.2,
-                "rejection_sampling": {"action": "mask", "level": "sequence", "upper": 5.0, "lower": 0.5},
-            },
-            {"correction": {"kind": "mask", "low": 0.5, "high": 5.0, "level": "episode"}},
-        ),
     ],
 )
 def test_losses_and_corrections_of_areal(changes: dict[str, Any], ours: dict[str, Any]) -> None:
-    """GSPO's level, dual clip, SAPO, CISPO, the estimator of the KL term, masks."""
+    """GSPO's level, dual clip, SAPO, CISPO, the estimator of the KL term."""
     config = config_of({**actor(ppo_n_minibatches=4, **changes), "gconfig": {"max_new_tokens": 64}})
-    assert config.algorithm.model_dump() == AlgorithmSettings(**{"minibatches": 4, **ours}).model_dump()
+    expected = AlgorithmSettings(**{"minibatches": 4, "correction": "none", **ours})
+    assert config.algorithm.model_dump() == expected.model_dump()
 
 
 def test_an_interpolated_policy_is_clipped_in_one_step_too() -> None:

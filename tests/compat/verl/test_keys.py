@@ -132,8 +132,6 @@ _ACTOR, _CORRECTED = "actor_rollout_ref.actor", "algorithm.rollout_correction"
 _IS, _RS, _BYPASS = f"{_CORRECTED}.rollout_is", f"{_CORRECTED}.rollout_rs", f"{_CORRECTED}.bypass_mode"
 _TYPE = f"{_CORRECTED}.loss_type"
 _TO_REINFORCE = (f"{_BYPASS}=True", f"{_TYPE}=reinforce")
-_ONCE: dict[str, Any] = {"kind": "mask", "weighs": False, "low": 0.5}
-_GEOMETRIC = {**_ONCE, "high": 4.0, "level": "episode", "mean": "geometric"}
 _DISTILLED = "distillation.distillation_loss"
 _FILTERED = (
     *("algorithm.filter_groups.enable=True", "reward_model.overlong_buffer.enable=True"),
@@ -259,22 +257,6 @@ _TAUGHT = ("distillation.enabled=True", "distillation.teacher_models.teacher_mod
             {"loss": {"kind": "dro", "beta": 0.3}},
         ),
         ([f"{_IS}=null"], {"correction": "none"}),
-        (
-            [f"{_RS}=token_k1", f"{_RS}_threshold='0.8_1.25'"],
-            {"correction": {"kind": "mask", "weighs": False, "low": 0.8, "high": 1.25}},
-        ),
-        (
-            [f"{_RS}=seq_mean_k1", f"{_RS}_threshold='0.5_4'", f"{_IS}=null"],
-            {"correction": {**_ONCE, "low": 0.25, "high": 2.0, "level": "episode", "mean": "geometric"}},
-        ),
-        ([f"{_RS}=seq_sum_k1", f"{_RS}_threshold=2"], {"correction": {**_ONCE, "high": 2.0, "level": "episode"}}),
-        # half the square of log 2 is 0.2402265069591007
-        ([f"{_RS}=token_k2", f"{_RS}_threshold=0.2402265069591007"], {"correction": {**_ONCE, "high": 2.0}}),
-        ([f"{_RS}=geometric", f"{_RS}_threshold=4", f"{_RS}_threshold_lower=0.5"], {"correction": _GEOMETRIC}),
-        (
-            [f"{_IS}=sequence", f"{_IS}_threshold=2.0", f"{_RS}=seq_sum_k1", f"{_RS}_threshold='0.5_2.0'"],
-            {"correction": {"kind": "mask", "low": 0.5, "high": 2.0, "level": "episode"}},
-        ),
         ([f"{_BYPASS}=True", f"{_IS}=token", f"{_ACTOR}.policy_loss.loss_mode=gspo"], {"correction": "bypass"}),
         ([f"{_BYPASS}=True", f"{_TYPE}=reinforce"], {"loss": "policy_gradient", "correction": "bypass"}),
         (
@@ -317,10 +299,16 @@ def test_an_algorithm_of_verl_is_ours(theirs: list[str], ours: dict[str, Any]) -
         ([f"{_IS}=group"], "'group' is not available here; there are token, sequence"),
         ([f"{_IS}=token", f"{_IS}_threshold=much"], "a bound must be a number, or two as in 0.5_5"),
         ([f"{_RS}=token_k1"], "rollout_rs needs rollout_rs_threshold"),
-        ([f"{_RS}=seq_max_k3", f"{_RS}_threshold=0.1"], "one of token_k1, token_k2, seq_sum_k1, .* each by itself"),
-        ([f"{_IS}=token", f"{_RS}=seq_sum_k1", f"{_RS}_threshold=2"], "of different measures"),
-        ([f"{_IS}=token", f"{_RS}=token_k1", f"{_RS}_threshold=4"], "kept and cut at 2, .*set rollout_is_threshold"),
-        ([f"{_BYPASS}=True", f"{_RS}=token_k1", f"{_RS}_threshold=2"], "nothing is left out by its ratio"),
+        ([f"{_RS}=seq_max_k1", f"{_RS}_threshold=0.1"], "'seq_max_k1' is not available here; there are token_k1, seq_"),
+        ([f"{_RS}='token_k1,token_k3'", f"{_RS}_threshold='1,2,3'"], "2 measures in rollout_rs and 3 thresholds"),
+        ([f"{_RS}=token_k3", f"{_RS}_threshold='0.5_2'"], "has one bound, an upper one, and not '0.5_2'"),
+        (
+            [
+                *(f"{_BYPASS}=True", f"{_RS}=token_k1", f"{_RS}_threshold=2"),
+                f"{_ACTOR}.loss_agg_mode=seq-mean-token-mean",
+            ],
+            "reject by sequence, or take token-mean",
+        ),
         ([f"{_BYPASS}=True", f"{_TYPE}=awr"], "'awr' is not available here; there are ppo_clip, reinforce"),
         ([f"{_ACTOR}.ppo_mini_batch_size=3", "data.train_batch_size=8"], "a multiple of 3, got 8"),
         (["actor_rollout_ref.rollout.n=4", "gconfig.n_samples=8"], "which is given as 8 too; remove one"),
