@@ -23,7 +23,7 @@ import pydantic
 import yaml
 from pydantic_core import core_schema
 
-from ludus.errors import ConfigError, UserError
+from ludus.errors import ConfigError, MissingModuleError, UserError
 
 logger = logging.getLogger(__name__)
 
@@ -455,8 +455,9 @@ def _import_module(name: str, reference: str) -> types.ModuleType:
         return importlib.import_module(name)
     except ModuleNotFoundError as error:
         if error.name and (name == error.name or name.startswith(error.name + ".")):
-            where = f"(looked from {Path.cwd()})"
-            raise UserError(f"cannot import {reference!r}: there is no module {error.name!r} {where}") from None
+            raise MissingModuleError(
+                f"cannot import {reference!r}: there is no module {error.name!r} (looked from {Path.cwd()})"
+            ) from None
         raise _missing(reference, error) from error
 
 

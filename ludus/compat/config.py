@@ -20,6 +20,7 @@ from ludus.compat.verl.settings import MultiTurnSettings, RewardSettings
 from ludus.errors import ConfigError
 from ludus.rollout import settings as rollout
 from ludus.settings import OneOf, Settings, with_overrides
+from ludus.text.parse import PARSERS
 
 _AREAL = "ludus.compat.areal.adapter:from_rollout_workflow"
 _REALHF = "ludus.compat.realhf.adapter:from_queue"
@@ -73,11 +74,13 @@ class Config(core.Config):
     @pydantic.model_validator(mode="before")
     @classmethod
     def _with_parser(cls, given: Any) -> Any:
-        """verl's key for the format of tool calls sets the model's parser."""
+        """verl's key for the format of tool calls sets the model's parser; one that code registers is the loop's."""
         wanted, model = _value_at(given, "rollout", "multi_turn", "format"), _value_at(given, "model") or {}
         if wanted in (None, "auto") or not isinstance(model, Mapping):
             return given
         parser = str(wanted).replace("-", "_")
+        if parser not in PARSERS:
+            return given
         if model.get("tool_parser", parser) != parser:
             raise ConfigError(
                 f"rollout.multi_turn.format={wanted!r} and model.tool_parser={model['tool_parser']!r} say different "

@@ -106,13 +106,14 @@ class ToolSet:
         tokenizer: Tokenizer | None = None,
         agent_data: Any = None,
         own: Sequence[BaseTool] = (),
+        limits: ToolLimits | None = None,
     ) -> EpisodeTools:
         """The tools for one trajectory.
 
         tools_kwargs: by tool, `{create_kwargs, execute_kwargs, calc_reward_kwargs, release_kwargs}`, each optional.
         selection: names of the tools it may use. None: all.  tokenizer: counts the tokens of answers. None: they are
         not limited.  agent_data: passed to every `execute` that accepts it.  own: further tools of this trajectory
-        only, which need no `setup`.
+        only, which need no `setup`.  limits: of their answers' lengths. None: the run's.
         Raises UserError if a row names a tool that does not exist.
         """
         names = list(self._entries) if selection is None else [self._known(name, "selects") for name in selection]
@@ -130,7 +131,9 @@ class ToolSet:
             for name, entry in entries.items()
             if name in names
         }
-        return EpisodeTools(instances, limits=self._limits, tokenizer=tokenizer, agent_data=agent_data, warn=self._warn)
+        return EpisodeTools(
+            instances, limits=limits or self._limits, tokenizer=tokenizer, agent_data=agent_data, warn=self._warn
+        )
 
     def _add(self, tool: BaseTool, plan: ToolPlan) -> None:
         known = self._entries.get(tool.name)
