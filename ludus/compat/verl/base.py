@@ -155,6 +155,9 @@ class AgentLoopBase(ABC):
         )
         return merged, *self.continuous_token_builder.align_response_metadata(merged, response_mask, response_logprobs)
 
+    ct_merge_non_assistant_msg = ct_merge_context_msg
+    """The same under its name in verl 0.9.0."""
+
     async def ct_merge_assistant_token(
         self,
         runtime_token_ids: Sequence[int],
