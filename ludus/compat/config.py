@@ -15,7 +15,8 @@ import pydantic
 from ludus import config as core
 from ludus.api import experiment
 from ludus.compat import overrides
-from ludus.compat.verl.keys import renamed
+from ludus.compat.keys import hint
+from ludus.compat.verl.keys import KEYS, renamed
 from ludus.compat.verl.settings import MultiTurnSettings, RewardSettings
 from ludus.errors import ConfigError
 from ludus.rollout import settings as rollout
@@ -109,6 +110,11 @@ class Config(core.Config):
         if isinstance(model, Mapping) and isinstance(path := model.get("path"), str):
             told["model"] = {**model, "path": overrides.model(path)}
         return super().of(told)
+
+    @classmethod
+    def hint_of(cls, unknown: str) -> str:
+        """verl's key that ends so, and what it is here."""
+        return hint(KEYS, unknown, "verl")
 
     def row_kind(self, rows: Sequence[Mapping[str, Any]]) -> str | None:
         """The kind of agent loops, if a key or the first row names one."""
