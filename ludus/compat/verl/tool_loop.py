@@ -17,6 +17,7 @@ from contextlib import asynccontextmanager
 from typing import Any
 from uuid import uuid4
 
+from ludus.agents.signatures import accepted
 from ludus.agents.tools.answer import ToolLimits, read_answer
 from ludus.agents.tools.base import BaseTool, ToolResponse
 from ludus.agents.tools.episode_tools import EpisodeTools, too_many, undecoded
@@ -45,6 +46,9 @@ class ToolAgentLoop(AgentLoopBase):
     contains the tokens.
     """
 
+    _playing: AgentData | None = None
+    """What `run` plays. None: a `run` of the user's own keeps it to itself."""
+
     def __init__(self, *args: Any, tools: ToolListWrap | None = None, **kwargs: Any) -> None:
         """tools: None: those of the run."""
         super().__init__(*args, **kwargs)
@@ -71,6 +75,7 @@ class ToolAgentLoop(AgentLoopBase):
             tools_kwargs=kwargs.get("tools_kwargs") or {},
             interaction_kwargs=kwargs.get("interaction_kwargs") or {},
         )
+        self._playing = data
         data._active_tools, data._active_tool_schemas = self.tools, self.tool_schemas
         selection = (kwargs.get("extra_info") or {}).get("tool_selection")
         if selection is not None:
@@ -138,7 +143,7 @@ class ToolAgentLoop(AgentLoopBase):
         data, most = agent_data, self.max_parallel_calls
         calls, rest = data.tool_calls[:most], data.tool_calls[most:]
         with simple_timer("tool_calls", data.metrics):
-            answers = await asyncio.gather(*(self._call_tool(call, data.tools_kwargs, data) for call in calls))
+            answers = await asyncio.gather(*(self._called(call, data) for call in calls))
         results = [read_answer(answer) for answer in answers]
         data.tool_rewards += [result.reward for result in results if result.reward is not None]
         results += [too_many(call.name, call.arguments, most) for call in rest]
@@ -171,14 +176,15 @@ class ToolAgentLoop(AgentLoopBase):
         return await self._go_on(data, [{"role": "user", "content": text}])
 
     async def _call_tool(
-        self, tool_call: FunctionCall, tools_kwargs: Mapping[str, Any], agent_data: AgentData
+        self, tool_call: FunctionCall, tools_kwargs: Mapping[str, Any], agent_data: AgentData | None = None
     ) -> tuple[ToolResponse, float, dict[str, Any]]:
         """What a tool answers, the reward of this call (0: it gave none) and its metrics; whatever goes wrong is the
         text.
 
         tools_kwargs: the tools were opened with them; where a `run` of the user's own has opened none, they are opened
-        for this call.  agent_data: may be of a class of the user's own.
+        for this call.  agent_data: may be of a class of the user's own. None, as verl 0.6 calls it: what `run` plays.
         """
+        agent_data = agent_data or self._playing
         call_id = getattr(tool_call, "tool_call_id", None) or uuid4().hex
         # verl does not take an empty text for a call without arguments, which our tools do
         call = ToolCall(call_id, tool_call.name, tool_call.arguments or " ")
@@ -202,6 +208,13 @@ class ToolAgentLoop(AgentLoopBase):
         return {"role": "assistant", "content": content or "", **({"tool_calls": calls} if calls else {})}
 
     # ---- parts
+
+    async def _called(self, call: FunctionCall, data: AgentData) -> Any:
+        """What `_call_tool` returns, which a user's class may have without `agent_data`, as in verl 0.6."""
+        names = accepted(self._call_tool)
+        if names is None or "agent_data" in names:
+            return await self._call_tool(call, data.tools_kwargs, agent_data=data)
+        return await self._call_tool(*(call, data.tools_kwargs, data)[: len(names)])
 
     def _goes_on_with_messages(self, data: AgentData) -> bool:
         """Whether the model is asked with messages. Then `prompt_ids` are what the recorder makes of them, also where
@@ -339,7 +352,7 @@ class ToolAgentLoop(AgentLoopBase):
     def _specs(self, data: AgentData) -> tuple[ToolSpec, ...]:
         return read_tools(self._active_schemas(data)) if data.episode_tools is None else data.episode_tools.specs
 
-    def _turn_id(self, data: AgentData) -> str | None:
+    def _turn_id(self, data: AgentData | None) -> str | None:
         """Of the last answer. None: the model was not asked yet."""
         turns = getattr(data, "turns", ()) or self.server_manager.session.snapshot().turns
         return turns[-1].id if turns else None

@@ -79,6 +79,28 @@ def test_without_a_tokenizer_answers_are_cut_to_characters() -> None:
     assert call_on_stand_in(said, "echo", "{}") == (said.says, 1.0)
 
 
+class Older(ToolAgentLoop):
+    """As verl 0.6 writes it, without the data."""
+
+    async def _call_tool(self, tool_call: Any, tools_kwargs: Any) -> Any:  # type: ignore[override]
+        response, reward, metrics = await super()._call_tool(tool_call, tools_kwargs)
+        return ToolResponse(text=f"<{response.text}>"), reward, metrics
+
+
+class Open(ToolAgentLoop):
+    async def _call_tool(self, *args: Any, **kwargs: Any) -> Any:
+        response, reward, metrics = await super()._call_tool(*args, **kwargs)
+        return ToolResponse(text=f"<{response.text}>"), reward, metrics
+
+
+@pytest.mark.parametrize("cls", [Older, Open])
+def test_calls_of_tools_as_older_classes_write_them(cls: Any, play: Play, plan: Callable[..., Config]) -> None:
+    """The tools are those of the trajectory, opened once."""
+    played = play(cls, BARE, [says("add", a=2, b=3), "done"], plan=plan())
+    assert [message.content for message in observations(played)] == ["<5>"]
+    assert played.scored.metrics["tools/num_calls"] == 1
+
+
 class OwnRun(ToolAgentLoop):
     """Has a tool of another class, and a `run` from before rows selected tools."""
 
