@@ -22,7 +22,8 @@ from ludus.compat.areal.api.cli_args import (
     load_expr_config,
 )
 from ludus.compat.areal.experiment import config_of
-from ludus.errors import ConfigError
+from ludus.errors import ConfigError, UserError
+from ludus.runs.store import RunStore
 
 AREAL = """
 experiment_name: sums
@@ -161,6 +162,14 @@ def test_a_script_that_recovers_goes_on(file: str) -> None:
         config, _ = load_expr_config(["--config", file, f"recover.mode={mode}"], Mine)
         modes[mode] = PPOTrainer(config)._resume
     assert modes == {"disabled": False, "off": False, "on": True, "auto": True}
+
+
+def test_a_trial_that_was_begun_is_named_with_areals_keys(file: str, tmp_path: Path) -> None:
+    config, _ = load_expr_config(["--config", file, f"cluster.fileroot={tmp_path}"], Mine)
+    trainer = PPOTrainer(config, train_dataset=[{"x": 1}])
+    RunStore.create(trainer.config.run_root, trainer.config.name, "").close()
+    with pytest.raises(UserError, match=r"continue it with recover\.mode=auto, or choose another trial_name"):
+        trainer.train("ludus.compat.areal.workflow.openai.math_agent:MathAgent")
 
 
 def test_without_held_out_rows_nothing_is_evaluated(file: str, caplog: pytest.LogCaptureFixture) -> None:
