@@ -112,7 +112,7 @@ class Table:
         if (why := self.refusal(path)) is not None:
             hint = f": {why}."
         else:
-            hint = f"; did you mean {best[0]!r}?" if best else f"; {there} has {_listed(known)}"
+            hint = f"; did you mean {best[0]!r}?" if best else f"; {there} has {_listed(known)}."
         # Named without our prefix: `from m import x` would swallow an error that names m.x.
         return ModuleNotFoundError(
             f"{self.family}.{path} is not here{hint} All that is: {page(self.family)}",
