@@ -236,7 +236,7 @@ def nearest(name: str, allowed: Iterable[str]) -> str | None:
     return matches[0] if matches else None
 
 
-def did_you_mean(name: str, allowed: Iterable[str], otherwise: str = "") -> str:
+def did_you_mean(name: str, allowed: Iterable[str], otherwise: str = ".") -> str:
     """The end of an error's first clause: the nearest allowed name, or `otherwise` where nothing is alike."""
     best = nearest(name, allowed)
     return f"; did you mean {best!r}?" if best else otherwise
@@ -439,7 +439,7 @@ def import_object(reference: str) -> Any:
     found: Any = module
     for name in attribute.split("."):
         if name not in dir(found):
-            hint = did_you_mean(name, [known for known in dir(found) if not known.startswith("_")])
+            hint = did_you_mean(name, [known for known in dir(found) if not known.startswith("_")], "")
             raise UserError(f"{module_name!r} has no {name!r}{hint}")
         found = getattr(found, name)
     return found

@@ -164,7 +164,7 @@ class EpisodeTools:
         try:
             instance = self._instances.get(call.name)
             if instance is None:
-                hint = did_you_mean(call.name, self._instances, ".")
+                hint = did_you_mean(call.name, self._instances)
                 known = ", ".join(self._instances) or "none"
                 raise ToolError(f"Unknown function {call.name!r}{hint} Available tools: {known}")
             answer = await instance.execute(_arguments(call, instance.entry.spec), self._agent_data, on_begin)

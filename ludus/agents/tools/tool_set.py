@@ -151,7 +151,7 @@ class ToolSet:
 
     def _known(self, name: str, verb: str) -> str:
         if name not in self._entries:
-            hint = did_you_mean(name, self._entries, ".")
+            hint = did_you_mean(name, self._entries)
             raise UserError(f"the row {verb} the tool {name!r}{hint} There are: {', '.join(self._entries) or 'none'}")
         return name
 
@@ -167,7 +167,7 @@ def _read_kwargs(name: str, given: Any) -> ToolKwargs:
         raise UserError(f"tools_kwargs of {name!r} must be a mapping of {', '.join(_KINDS)}, got {given!r:.200}")
     for kind, kwargs in given.items():
         if kind not in _KINDS:
-            hint = did_you_mean(kind, _KINDS, ".")
+            hint = did_you_mean(kind, _KINDS)
             raise UserError(f"tools_kwargs of {name!r} has the unknown key {kind!r}{hint} Known: {', '.join(_KINDS)}")
         if kwargs is not None and not isinstance(kwargs, Mapping):
             raise UserError(f"tools_kwargs: {kind} of {name!r} must be a mapping, got {kwargs!r:.200}")

@@ -99,7 +99,7 @@ def _check_described(function: Callable[..., Any]) -> None:
 def get_function_tool(name: str) -> FunctionTool:
     """Raises KeyError that names the nearest."""
     if name not in FUNCTION_TOOL_REGISTRY:
-        hint = did_you_mean(name, FUNCTION_TOOL_REGISTRY, ".")
+        hint = did_you_mean(name, FUNCTION_TOOL_REGISTRY)
         raise KeyError(f"there is no function tool {name!r}{hint} Their file is rollout.multi_turn.function_tool_path")
     return FUNCTION_TOOL_REGISTRY[name]
 

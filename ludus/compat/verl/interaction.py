@@ -105,7 +105,7 @@ def find_interaction(users: Mapping[str, BaseInteraction], name: str | None) -> 
         return next(iter(users.values()))
     if name is not None and name in users:
         return users[name]
-    hint = did_you_mean(str(name), users, ".")
+    hint = did_you_mean(str(name), users)
     raise UserError(
         f"the row asks for the interaction {name!r}{hint} There are: {', '.join(users) or 'none'}; they "
         "are named in rollout.multi_turn.interaction_config_path"
