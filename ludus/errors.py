@@ -3,6 +3,7 @@
     LudusError
     ├── UserError        the person who wrote the configuration, the data or the call
     │   └── ConfigError  a key or value of the configuration tree
+    │       └── MissingModuleError  an import string names a module that is not there
     ├── AgentError       the client of the gateway; carries an HTTP status and a typed code
     ├── BackendError     the engine or the machine under it
     └── InternalError    Ludus itself; please report
@@ -24,6 +25,10 @@ class UserError(LudusError, ValueError):
 
 class ConfigError(UserError):
     """A configuration key is unknown, or its value cannot act."""
+
+
+class MissingModuleError(ConfigError, ModuleNotFoundError):
+    """An import string names a module that is not there."""
 
 
 class AgentError(LudusError):

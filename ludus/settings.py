@@ -23,7 +23,7 @@ import pydantic
 import yaml
 from pydantic_core import core_schema
 
-from ludus.errors import ConfigError, UserError
+from ludus.errors import ConfigError, MissingModuleError, UserError
 
 logger = logging.getLogger(__name__)
 
@@ -67,6 +67,11 @@ class Settings(pydantic.BaseModel):
     # pydantic calls a custom __init__ for nested models too; this mark keeps their errors in the outer report,
     # where the whole path of a key is known.
     __init__.__pydantic_base_init__ = True  # type: ignore[attr-defined]
+
+    @classmethod
+    def hint_of(cls, unknown: str) -> str:
+        """What else an unknown key may mean, as the end of a clause. Empty: nothing is known."""
+        return ""
 
     def is_set(self, key: str) -> bool:
         """The key, which may stand below another as in `a.b`, was given explicitly, with a value other than its
@@ -238,7 +243,7 @@ def nearest(name: str, allowed: Iterable[str]) -> str | None:
     return matches[0] if matches else None
 
 
-def did_you_mean(name: str, allowed: Iterable[str], otherwise: str = "") -> str:
+def did_you_mean(name: str, allowed: Iterable[str], otherwise: str = ".") -> str:
     """The end of an error's first clause: the nearest allowed name, or `otherwise` where nothing is alike."""
     best = nearest(name, allowed)
     return f"; did you mean {best!r}?" if best else otherwise
@@ -342,7 +347,7 @@ def _explain_one(cls: type[pydantic.BaseModel], detail: Any) -> str:
     path = _without_kinds(cls, detail["loc"])
     dotted = ".".join(path)
     if detail["type"] == "extra_forbidden":
-        return _explain_unknown(cls, path)
+        return _explain_unknown(cls, path, detail["input"])
     if detail["type"] == "missing":
         return f"{dotted} must be given"
     cause = detail.get("ctx", {}).get("error")
@@ -351,13 +356,15 @@ def _explain_one(cls: type[pydantic.BaseModel], detail: Any) -> str:
     return f"{dotted}={detail['input']!r} is not possible: {detail['msg'][:1].lower()}{detail['msg'][1:]}"
 
 
-def _explain_unknown(cls: type[pydantic.BaseModel], path: Path_) -> str:
+def _explain_unknown(cls: type[pydantic.BaseModel], path: Path_, value: Any) -> str:
     dotted, parent = ".".join(path), ".".join(path[:-1])
     siblings = [".".join((*path[:-1], name)) for name in _keys_at(cls, path[:-1])]
     everywhere = [".".join(key) for key in settings_keys(cls)]
     same_name = [key for key in everywhere if key.rpartition(".")[2] == path[-1]]
     best = same_name[0] if same_name else nearest(dotted, siblings) or nearest(dotted, everywhere)
-    hint = f"; did you mean {best!r}?" if best else "."
+    is_ours = (same_name and len(path) == 1) or not issubclass(cls, Settings)
+    others = "" if is_ours else cls.hint_of(".".join(map(str, next(leaves({dotted: value}))[0])))
+    hint = others or (f"; did you mean {best!r}?" if best else ".")
     known = ", ".join(key.rpartition(".")[2] for key in siblings)
     return f"unknown key {dotted!r}{hint} Known {f'below {parent!r}' if parent else 'at the top'}: {known}"
 
@@ -439,7 +446,7 @@ def import_object(reference: str) -> Any:
     found: Any = module
     for name in attribute.split("."):
         if name not in dir(found):
-            hint = did_you_mean(name, [known for known in dir(found) if not known.startswith("_")])
+            hint = did_you_mean(name, [known for known in dir(found) if not known.startswith("_")], "")
             raise UserError(f"{module_name!r} has no {name!r}{hint}")
         found = getattr(found, name)
     return found
@@ -462,8 +469,8 @@ def _import_module(name: str, reference: str) -> types.ModuleType:
         return importlib.import_module(name)
     except ModuleNotFoundError as error:
         if error.name and (name == error.name or name.startswith(error.name + ".")):
-            where = f"(looked from {Path.cwd()})"
-            raise UserError(f"cannot import {reference!r}: there is no module {error.name!r} {where}") from None
+            at = f"(looked from {Path.cwd()})"
+            raise MissingModuleError(f"cannot import {reference!r}: there is no module {error.name!r} {at}") from None
         raise _missing(reference, error) from error
 
 

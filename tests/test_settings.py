@@ -10,7 +10,17 @@ import pytest
 import yaml
 
 from ludus.errors import ConfigError, UserError
-from ludus.settings import Choice, OneOf, Settings, dump_settings, import_object, nearest, read_yaml, with_overrides
+from ludus.settings import (
+    Choice,
+    OneOf,
+    Settings,
+    did_you_mean,
+    dump_settings,
+    import_object,
+    nearest,
+    read_yaml,
+    with_overrides,
+)
 
 
 def load_settings(cls: type[Any], path: Path | None, overrides: Sequence[str] = ()) -> Any:
@@ -219,3 +229,12 @@ def test_import_strings_say_what_could_not_be_found(tmp_path: Path) -> None:
     ):
         with pytest.raises(UserError, match=message):
             import_object(reference)
+
+
+@pytest.mark.parametrize(
+    ("name", "end"),
+    [("modle", "; did you mean 'model'?"), ("something else", "."), ("model", "; did you mean 'model'?")],
+)
+def test_the_end_of_a_clause_is_never_lost(name: str, end: str) -> None:
+    """What follows is a sentence of its own, whether there is something near or not."""
+    assert did_you_mean(name, ["model", "engine"]) == end

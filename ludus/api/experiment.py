@@ -96,7 +96,7 @@ def load_config(
     given = {name: value for name, value in data.items() if name not in own_names and name != _CLASS}
     for name in (*own, *given):
         if name not in base.model_fields and name not in own_names:
-            hint = did_you_mean(name, [*own_names, *base.model_fields], ".")
+            hint = did_you_mean(name, [*own_names, *base.model_fields])
             known = ", ".join(sorted(own_names)) or "none"
             raise ConfigError(f"unknown key {name!r}{hint} Parameters of {config_class}: {known}")
     experiment = _made(cls, own)

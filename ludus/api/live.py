@@ -21,7 +21,7 @@ from rich.table import Column, Table
 from rich.text import Text
 
 from ludus.loop.observer import Observer, RunSummary
-from ludus.runs.failures import Failure, failure_lines
+from ludus.runs.failures import MOST_KINDS, Failure, failure_lines
 from ludus.runs.metrics import Metrics
 from ludus.runs.view import printable
 
@@ -167,9 +167,9 @@ class PlainLines(Progress):
         self._line(f"eval at step {step}", *(f"{label} {text}" for label, text in shown))
 
     def on_failures(self, failures: Sequence[Failure]) -> None:
-        """Show each kind of failure once, with its first traceback."""
+        """Show each kind of failure once, with its first traceback; of very many kinds not all."""
         for failure in failures:
-            if failure.first not in self._told:
+            if failure.first not in self._told and len(self._told) < MOST_KINDS:
                 self._told.add(failure.first)
                 about = f"an episode ended badly, {failure.outcome}, {failure.first}: {failure.trace.strip()}"
                 self._line(printable(about))
@@ -233,7 +233,8 @@ class RunPanel(Progress):
         if self._evals:
             parts = [f"{_held_out(metrics)} at step {step}" for step, metrics in self._evals[-4:]]
             rows.append(Text.assemble(("held out  ", "dim"), " → ".join(parts)))
-        rows += [Text(line, style="red", overflow="ellipsis", no_wrap=True) for line in _shown_failures(self._failures)]
+        failed = failure_lines(self._failures, most=MOST_FAILURES)
+        rows += [Text(line, style="red", overflow="ellipsis", no_wrap=True) for line in failed]
         return Panel(
             Group(*rows), title=f"[bold]{self._name}[/]", title_align="left", border_style="dim", width=_PANEL_WIDTH
         )
@@ -270,8 +271,10 @@ class LivePanel(RunPanel):
     def on_end(self, summary: RunSummary) -> None:
         super().on_end(summary)
         self.stop()
-        if summary.failures:  # below the last panel there is room for a traceback
-            self._live.console.print(Text(printable(summary.failures[0].trace.strip()), style="dim"))
+        for failure in summary.failures[:MOST_FAILURES]:  # below the last panel there is room for tracebacks
+            if len(lines := failure.trace.strip().splitlines()) > 1:
+                shown = printable("\n".join([str(failure), *lines]))
+                self._live.console.print(Text(shown, style="dim"))
 
     def stop(self) -> None:
         """Leave the terminal as it was; the last panel stays. Stopping twice is allowed."""
@@ -304,13 +307,6 @@ _SHOWN: tuple[tuple[str, tuple[str, ...], str], ...] = (
     ("s/step", ("time/step_s",), "{:.1f}"),
     ("forked", ("rollout/forked_share",), "{:.0%}"),
 )
-
-
-def _shown_failures(failures: Sequence[Failure]) -> list[str]:
-    """The lines for a panel: the most frequent failures, and the number of all others."""
-    lines = failure_lines(failures[:MOST_FAILURES])
-    rest = sum(each.count for each in failures[MOST_FAILURES:])
-    return [*lines, *([f"  {rest} x something else"] if rest else [])]
 
 
 def _results(metrics: Metrics) -> list[tuple[str, str]]:

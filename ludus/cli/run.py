@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import os
+import re
 import runpy
 import shlex
 import shutil
@@ -30,13 +31,20 @@ from ludus.compat.program import Program
 from ludus.errors import LudusError, UserError
 
 SHELL = (".sh", ".bash")
-# The `python` that a shell script finds: it runs modules and scripts by `ludus run`.
+_SHELL_LINE = re.compile(rb"#!.*\b(ba|z|da|k)?sh\b")
+# The `python` that a shell script finds: it runs modules and scripts by `ludus run`. Options of Python's own before
+# them, such as -u, go to the Python that does.
 _PYTHON = """#!/bin/sh
-case "$1" in
-  -m) shift; exec {ludus} {as_} -m "$@" ;;
-  *.py) exec {ludus} {as_} "$@" ;;
-  *) exec {python} "$@" ;;
-esac
+options=""
+while :; do
+  case "$1" in
+    -[WX]) options="$options $1 $2"; shift 2 ;;
+    -[WX]?*|-[bBdEiIOPqRsSuvx]*) options="$options $1"; shift ;;
+    -m) shift; exec {python} $options -m ludus run {as_} -m "$@" ;;
+    *.py) exec {python} $options -m ludus run {as_} "$@" ;;
+    *) exec {python} $options "$@" ;;
+  esac
+done
 """
 # The `uv` that it finds: `uv run … python …` is that `python`, without uv's environment.
 _UV = """#!/bin/sh
@@ -65,7 +73,7 @@ def _run_shell(script: Path, arguments: Sequence[str], families: Sequence[str]) 
     with tempfile.TemporaryDirectory(prefix="ludus-run-") as folder:
         uv = shutil.which("uv")
         otherwise = 'echo "uv: not found" >&2; exit 127' if uv is None else f'exec {shlex.quote(uv)} "$@"'
-        own_python = _PYTHON.format(ludus=f"{python} -m ludus run", as_=as_, python=python)
+        own_python = _PYTHON.format(as_=as_, python=python)
         own_uv = _UV.format(folder=shlex.quote(folder), otherwise=otherwise)
         for name, text in (("python", own_python), ("python3", own_python), ("uv", own_uv)):
             path = Path(folder) / name
@@ -73,6 +81,13 @@ def _run_shell(script: Path, arguments: Sequence[str], families: Sequence[str]) 
             path.chmod(0o700)
         found = {**os.environ, "PATH": os.pathsep.join([folder, os.environ.get("PATH", "")])}
         return subprocess.run(["bash", str(script), *arguments], env=found, check=False).returncode
+
+
+def _is_shell(script: Path) -> bool:
+    """By its name, or by the program that its first line names."""
+    with script.open("rb") as file:
+        first = file.readline(256)
+    return script.suffix in SHELL or bool(_SHELL_LINE.match(first))
 
 
 def _in_script(traceback: TracebackType | None) -> Iterator[TracebackType]:
@@ -144,7 +159,7 @@ def run(
     path = Path(script)
     if not path.is_file():
         raise UserError(f"there is no script {script!r} in {Path.cwd()}; with -m it is the name of a module")
-    if path.suffix in SHELL:
+    if _is_shell(path):
         if constants:
             raise UserError(f"-p {', '.join(constants)}: a script of the shell keeps its constants; set its variables")
         for family in (each for each in FAMILIES if each not in (as_ or ()) and Path(each, "__init__.py").exists()):

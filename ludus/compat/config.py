@@ -15,11 +15,13 @@ import pydantic
 from ludus import config as core
 from ludus.api import experiment
 from ludus.compat import overrides
-from ludus.compat.verl.keys import renamed
+from ludus.compat.keys import hint
+from ludus.compat.verl.keys import KEYS, renamed
 from ludus.compat.verl.settings import MultiTurnSettings, RewardSettings
 from ludus.errors import ConfigError
 from ludus.rollout import settings as rollout
 from ludus.settings import OneOf, Settings, with_overrides
+from ludus.text.parse import PARSERS
 
 _AREAL = "ludus.compat.areal.adapter:from_rollout_workflow"
 _REALHF = "ludus.compat.realhf.adapter:from_queue"
@@ -73,11 +75,13 @@ class Config(core.Config):
     @pydantic.model_validator(mode="before")
     @classmethod
     def _with_parser(cls, given: Any) -> Any:
-        """verl's key for the format of tool calls sets the model's parser."""
+        """verl's key for the format of tool calls sets the model's parser; one that code registers is the loop's."""
         wanted, model = _value_at(given, "rollout", "multi_turn", "format"), _value_at(given, "model") or {}
         if wanted in (None, "auto") or not isinstance(model, Mapping):
             return given
         parser = str(wanted).replace("-", "_")
+        if parser not in PARSERS:
+            return given
         if model.get("tool_parser", parser) != parser:
             raise ConfigError(
                 f"rollout.multi_turn.format={wanted!r} and model.tool_parser={model['tool_parser']!r} say different "
@@ -106,6 +110,11 @@ class Config(core.Config):
         if isinstance(model, Mapping) and isinstance(path := model.get("path"), str):
             told["model"] = {**model, "path": overrides.model(path)}
         return super().of(told)
+
+    @classmethod
+    def hint_of(cls, unknown: str) -> str:
+        """verl's key that ends so, and what it is here."""
+        return hint(KEYS, unknown, "verl")
 
     def row_kind(self, rows: Sequence[Mapping[str, Any]]) -> str | None:
         """The kind of agent loops, if a key or the first row names one."""

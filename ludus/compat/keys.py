@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from ludus.compat.importing.report import Fate
-from ludus.errors import ConfigError
+from ludus.errors import ConfigError, UserError
 from ludus.settings import Path_, leaves, with_value
 
 logger = logging.getLogger(__name__)
@@ -230,6 +230,42 @@ def _refusal(table: Table, name: str, value: Any, meaning: Meaning | None, roots
         return None
     best = difflib.get_close_matches(name, table, n=1, cutoff=0.8)
     return f"{name} has no counterpart here{f' (did you mean {best[0]!r}?)' if best else ''}; leave it out"
+
+
+class _AllGiven(dict[str, Any]):
+    """As if every key were given, as 1."""
+
+    def __contains__(self, key: object) -> bool:
+        return True
+
+    def __missing__(self, key: str) -> Any:
+        return 1
+
+    def get(self, key: str, default: Any = None) -> Any:
+        return 1
+
+
+def hint(table: Table, unknown: str, family: str) -> str:
+    """The end of a clause that says of which of the family's keys an unknown one is the end, and what that is here.
+    Empty: of none."""
+    found = [(name, *_meant(rule)) for name, rule in table.items() if name.endswith(f".{unknown}")]
+    if not found:
+        return ""
+    # the policy's before the critic's, and those that are something here
+    name, ours, note = min(found, key=lambda each: (each[0].startswith("critic."), not each[1], len(each[0])))
+    here = f", which is {ours!r} here." if ours else f": {note}." if note else "."
+    return f"; {family} calls it {name!r}{here}"
+
+
+def _meant(rule: Rule) -> tuple[str, str]:
+    """Our first key of a rule (empty: none), and its note, whatever the value."""
+    if isinstance(rule, Key | Values) and rule.ours:
+        return rule.ours[0].partition("=")[0], ""
+    try:
+        meaning = rule(1, _AllGiven())
+    except (UserError, TypeError, ValueError, AttributeError):  # its value is no number
+        return "", ""
+    return next(iter(meaning.ours), ""), rule.note if isinstance(rule, Key) else ""
 
 
 def nested(values: Mapping[Path_, Any]) -> dict[str, Any]:

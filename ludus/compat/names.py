@@ -22,7 +22,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from ludus.errors import ConfigError, UserError
+from ludus.errors import ConfigError, MissingModuleError, UserError
 from ludus.settings import import_object
 
 logger = logging.getLogger(__name__)
@@ -112,7 +112,7 @@ class Table:
         if (why := self.refusal(path)) is not None:
             hint = f": {why}."
         else:
-            hint = f"; did you mean {best[0]!r}?" if best else f"; {there} has {_listed(known)}"
+            hint = f"; did you mean {best[0]!r}?" if best else f"; {there} has {_listed(known)}."
         # Named without our prefix: `from m import x` would swallow an error that names m.x.
         return ModuleNotFoundError(
             f"{self.family}.{path} is not here{hint} All that is: {page(self.family)}",
@@ -239,7 +239,8 @@ def find_class(reference: object, base: type, where: str) -> Any:
     try:
         cls = find(str(reference))
     except UserError as error:
-        raise ConfigError(f"{where}: {error}") from None
+        kind = MissingModuleError if isinstance(error, MissingModuleError) else ConfigError
+        raise kind(f"{where}: {error}") from None
     if not (inspect.isclass(cls) and issubclass(cls, base)):
         raise ConfigError(f"{where}={reference!r} must be a subclass of {base.__name__}, but is {cls!r:.100}")
     return cls

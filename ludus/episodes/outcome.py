@@ -42,6 +42,8 @@ class Overdue:
     timeout_s: float
     blocked_by: str | None
     """What blocks the agents' event loop. None: nothing; the agent is waiting for something."""
+    waits_at: str | None = None
+    """The last frames of the user's own code, where the agent waits. None: not known."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,9 +102,10 @@ def outcome_of(
             return Outcome("lost", reason)
         case Cancelled(reason):
             return Outcome("cancelled", reason)
-        case Overdue(timeout_s, blocked_by):
+        case Overdue(timeout_s, blocked_by, waits_at):
             reason = f"the agent took longer than rollout.episode_timeout_s={timeout_s}"
-            return Outcome("timeout", reason + (f"; {blocked_by}" if blocked_by else ""))
+            where = f"it waited here when it was ended:\n{waits_at}\n" if waits_at else ""
+            return Outcome("timeout", where + reason + (f"; {blocked_by}" if blocked_by else ""))
         case Raised(trace, codes):
             return _outcome_of_error(trace, codes, refused)
         case Reported("rejected" | "failed" | "cancelled" as kind, reason):

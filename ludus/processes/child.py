@@ -24,11 +24,13 @@ import sys
 import sysconfig
 import threading
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any
 
 _MAX_FRAMES = 6
 _MAX_CAUSES = 8
+_OUR_FOLDER = str(Path(__file__).parents[1]) + os.sep
 _LIBRARY_FOLDERS = (*{sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib")}, __file__)
 
 
@@ -160,9 +162,19 @@ def trace_of(error: BaseException, *, num_ours: int = 0) -> str:
     """The traceback with the last frames of the user's code. num_ours: our own frames at its start."""
     trace = traceback.TracebackException.from_exception(error)
     frames = trace.stack[num_ours:]
-    own = [frame for frame in frames if not frame.filename.startswith(_LIBRARY_FOLDERS)]
-    trace.stack[:] = own[-_MAX_FRAMES:] or frames[-_MAX_FRAMES:]
+    trace.stack[:] = _own(frames)[-_MAX_FRAMES:] or frames[-_MAX_FRAMES:]
     return "".join(trace.format(chain=False)).rstrip()
+
+
+def place_of(error: BaseException, *, num_ours: int = 0) -> str:
+    """The same without the error: where the user's code was. Empty: in none of it."""
+    own = _own(traceback.TracebackException.from_exception(error).stack[num_ours:])
+    theirs = [frame for frame in own if not frame.filename.startswith(_OUR_FOLDER)]
+    return "".join(traceback.StackSummary.from_list(theirs[-_MAX_FRAMES:]).format()).rstrip()
+
+
+def _own(frames: Sequence[traceback.FrameSummary]) -> list[traceback.FrameSummary]:
+    return [frame for frame in frames if not frame.filename.startswith(_LIBRARY_FOLDERS)]
 
 
 def codes_of(error: BaseException) -> str:

@@ -84,7 +84,7 @@ def find_endpoint(
 def unknown_provider(name: str) -> UserError:
     """The error for a name that `find_endpoint` does not know."""
     first, slash, _ = name.partition("/")
-    hint = did_you_mean(first, PROVIDERS, ".") if slash else "."
+    hint = did_you_mean(first, PROVIDERS) if slash else "."
     said = (
         f"the provider {first!r} of the model {name!r} is unknown" if slash else f"the model {name!r} names no provider"
     )

@@ -9,11 +9,12 @@ from __future__ import annotations
 import asyncio
 import math
 from collections.abc import Iterable, Mapping, Sequence
+from concurrent.futures import Future
 
 from ludus.agents.adapter import AgentAdapter, EpisodeContext
 from ludus.agents.thread import AgentThread
 from ludus.episodes.outcome import Cancelled, Ending, Lost, Overdue, Raised, Returned
-from ludus.processes.child import codes_of, trace_of
+from ludus.processes.child import codes_of, place_of, trace_of
 from ludus.types import Span
 
 _NUM_OWN_FRAMES = 2
@@ -21,6 +22,8 @@ _NUM_OWN_FRAMES = 2
 _GRACE_SHARE = 0.1
 """After the deadline the model no longer answers, and the agent has this share of its timeout to return a reward."""
 _MAX_GRACE_S = 5.0
+_STOP_S = 0.5
+"""How long an agent that is ended at its deadline may take to stop waiting, so that the outcome says for what."""
 
 
 class RemoteAgentError(Exception):
@@ -57,7 +60,8 @@ async def play_to_end(
     timeout_s: float | None,
 ) -> Ending:
     """Run the agent on this row; returns how it ended. Cancellation is an ending too and does not raise."""
-    playing = asyncio.wrap_future(agents.submit(guarded(agent, data, context)))
+    stopped_at: Future[str] = Future()
+    playing = asyncio.wrap_future(agents.submit(guarded(agent, data, context, stopped_at)))
     try:
         await asyncio.wait({playing}, timeout=(None if timeout_s is None else timeout_s + grace_s(timeout_s)))
     except asyncio.CancelledError:
@@ -68,7 +72,11 @@ async def play_to_end(
     assert timeout_s is not None, "without a timeout only an end is waited for"
     blockage = agents.blockage
     playing.cancel()
-    return Overdue(timeout_s, blocked_by=None if blockage is None else str(blockage))
+    if blockage is not None:
+        return Overdue(timeout_s, blocked_by=str(blockage))
+    stopped = asyncio.wrap_future(stopped_at)
+    await asyncio.wait({stopped}, timeout=_STOP_S)
+    return Overdue(timeout_s, blocked_by=None, waits_at=stopped.result() if stopped.done() else None)
 
 
 def means(agent_metrics: Mapping[str, Sequence[float]]) -> dict[str, float]:
@@ -81,14 +89,21 @@ def grace_s(timeout_s: float) -> float:
     return min(_MAX_GRACE_S, _GRACE_SHARE * timeout_s)
 
 
-async def guarded(agent: AgentAdapter, data: Mapping[str, object], context: EpisodeContext) -> Ending:
-    """Run the agent and return any ending as a value: even `sys.exit` must not end the thread that all agents share."""
+async def guarded(
+    agent: AgentAdapter, data: Mapping[str, object], context: EpisodeContext, stopped_at: Future[str] | None = None
+) -> Ending:
+    """Run the agent and return any ending as a value: even `sys.exit` must not end the thread that all agents share.
+
+    stopped_at: gets the place in the user's code where the agent was if it is cancelled.
+    """
     try:
         with context.entered():
             return Returned(await agent.play(data, context))
     except BaseException as error:  # the boundary of user code: it becomes the episode's outcome
         task = asyncio.current_task()
         if isinstance(error, asyncio.CancelledError) and task is not None and task.cancelling():
+            if stopped_at is not None:
+                stopped_at.set_result(place_of(error, num_ours=_NUM_OWN_FRAMES))
             raise
         if isinstance(error, RemoteAgentError):
             return error.ending

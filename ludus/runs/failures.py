@@ -14,6 +14,7 @@ from ludus.types import Episode, OutcomeKind
 
 KINDS: tuple[OutcomeKind, ...] = ("failed", "timeout", "lost")
 """Outcomes that count as failures: nothing is learned from such episodes, and nobody intended it."""
+MOST_KINDS = 20  # of failures that are listed: enough to see what is wrong
 MOST_CHARS = 160  # of a reason in one line: a long message of an exception, and no page of HTML
 # What differs between episodes that fail alike: numbers, addresses, ids.
 _OWN = re.compile(r"0x[0-9a-f]+|\b(?=[0-9a-f-]*\d)[0-9a-f-]{8,}\b|\d+(?:\.\d+)?", re.IGNORECASE)
@@ -67,12 +68,18 @@ class Failures:
         return tuple(sorted(found, key=lambda each: -each.count))
 
 
-def failure_lines(failures: Sequence[Failure], *, num_episodes: int | None = None) -> list[str]:
-    """A sentence, and a line for each group. Empty: no failures. num_episodes: in total. None: unknown."""
+def failure_lines(failures: Sequence[Failure], *, num_episodes: int | None = None, most: int = MOST_KINDS) -> list[str]:
+    """A sentence, a line for each of the first `most` groups, and one for the others. Empty: no failures.
+
+    num_episodes: in total. None: unknown.
+    """
     if not failures:
         return []
     total, of = sum(each.count for each in failures), "" if num_episodes is None else f" of {num_episodes:,}"
-    return [f"{total:,}{of} episodes ended badly:", *(f"  {printable(str(each))}" for each in failures)]
+    lines = [f"{total:,}{of} episodes ended badly:", *(f"  {printable(str(each))}" for each in failures[:most])]
+    if rest := failures[most:]:
+        lines.append(f"  {sum(each.count for each in rest):,} x something else, of {len(rest):,} kinds")
+    return lines
 
 
 def line_of(reason: str) -> str:

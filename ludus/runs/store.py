@@ -437,9 +437,8 @@ class RunStore(AbstractContextManager["RunStore"]):
             self._writer_lock = hold(self.folder / LOCK)
         if self._writer_lock is None:
             raise UserError(
-                f"another process is writing the run {str(self.folder)!r}, or this one is already, as in a notebook's "
-                "cell that ran twice (`await backend.close()` ends it); wait until it has ended, or choose another "
-                "name (name=...)"
+                f"another process is writing the run {str(self.folder)!r}, or this one is already; wait until it has "
+                "ended (`await backend.close()` ends a LocalBackend), or choose another name (name=...)"
             )
         if self._records.damage is not None:
             with _explained(self.folder, "keep what can be read of run.db"):

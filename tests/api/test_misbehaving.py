@@ -206,6 +206,8 @@ def test_failures_are_named_wherever_one_looks(tiny_model_folder: Path, tmp_path
         assert f"3 x {outcome}: {reason}" in out.getvalue()
         assert f"3 x {outcome}: {reason}" in html
         assert any(each.count == 3 and each.reason.startswith(reason) for each in summary.failures)
-    assert "test_misbehaving.py" in out.getvalue() and "test_misbehaving.py" in html  # the first traceback
+    said = (out.getvalue(), html, beside.read_text())
+    for line in ('raise ValueError(f"no move {number}")', "await asyncio.sleep(600)"):  # of the first tracebacks
+        assert all(line.partition("(")[0] in each for each in said), line
     assert json.loads((tmp_path / "inline" / "summary.json").read_text())["failures"][0]["count"] == 3
     assert {row["outcome"] for row in rows} >= {"ok"} and all("reason" in row for row in rows)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -34,6 +35,24 @@ def test_both_formats(tmp_path: Path, ludus: Callable[..., Any]) -> None:
     out = tmp_path / "rows.parquet"
     assert ludus("export", tmp_path / "run", "--format", "parquet", "--style", "concat", "--out", out).code == 0
     assert pq.read_table(out).column("rewards").to_pylist() == [[1.0]] * 3
+
+
+def test_what_ended_badly_is_said_beside_the_rows(tmp_path: Path, ludus: Callable[..., Any]) -> None:
+    """How many of each kind, on the console and in a file with the first traceback."""
+    outcomes = [Outcome("ok"), Outcome("failed", "Traceback\n  go()\nKeyError: 1"), Outcome("failed", "KeyError: 2")]
+    with RunStore.create(tmp_path, "run", "") as store:
+        for number, outcome in enumerate([*outcomes, Outcome("timeout", "no request for 60 s")]):
+            store.add_episode(replace(episode(number), outcome=outcome))
+    beside = tmp_path / "run" / "export.failures.jsonl"
+    said = ludus("export", tmp_path / "run").out.splitlines()
+    assert said[1:4] == [
+        "3 of 4 episodes ended badly:",
+        "  2 x failed: KeyError: 1",
+        "  1 x timeout: no request for 60 s",
+    ]
+    assert "each with the first traceback" in " ".join(said[4:])
+    first, _ = map(json.loads, beside.read_text().splitlines())
+    assert (first["count"], first["trace"]) == (2, "Traceback\n  go()\nKeyError: 1")
 
 
 def test_a_folder_that_is_no_run(tmp_path: Path, ludus: Callable[..., Any]) -> None:

@@ -182,10 +182,23 @@ def test_a_script_of_the_shell_runs_as_it_is(tmp_path: Path) -> None:
     (tmp_path / "near_too.py").write_text("")
     (tmp_path / "run.sh").write_text(
         "set -e\nuv run --frozen --extra vllm python3 near.py 'a b' \"$@\"\npython -c 'print(1 + 1)'\n"
+        "python3 -u -W ignore -c 'print(2)'\npython -u -W ignore -B near.py\n"
+        "echo 'import sys; print(sys.argv)' | python - x\n"
         "python3 -m verl.trainer.main_ppo --config-name=ppo_trainer data.prompt_key=question || exit 3\n"
     )
     done = ludus_run(tmp_path, "--as", "verl", "run.sh", "x=1")
-    assert done.stdout.split("\n")[:2] == ["ludus.compat.verl ['a b', 'x=1']", "2"], done.stderr
+    printed = ["ludus.compat.verl ['a b', 'x=1']", "2", "2", "ludus.compat.verl []", "['-', 'x']"]
+    assert done.stdout.split("\n")[:5] == printed, done.stderr
     assert done.returncode == 3 and "data.prompt_key='question' is not possible" in done.stderr
     told = ludus_run(tmp_path, "run.sh")
     assert "'verl' lies in this folder" in told.stdout and "ludus run --as verl" in told.stdout
+
+
+@pytest.mark.parametrize("first", ["#!/bin/bash", "#!/usr/bin/env bash", "#! /bin/sh"])
+def test_the_first_line_says_that_a_script_is_the_shells(tmp_path: Path, first: str) -> None:
+    """Whatever it is called; a constant of Python's is refused with what to do instead."""
+    (tmp_path / "launch").write_text(f"{first}\necho $1 $WIDTH\nexit 7\n")
+    done = ludus_run(tmp_path, "launch", "one")
+    assert (done.stdout.strip(), done.returncode) == ("one", 7), done.stderr
+    refused = ludus_run(tmp_path, "-p", "WIDTH=2", "launch")
+    assert "a script of the shell keeps its constants; set its variables" in refused.stderr.replace("\n", " ")

@@ -12,7 +12,8 @@ import pytest
 
 import ludus.compat
 from ludus.compat.config import Config
-from ludus.compat.keys import Meaning, Table, fixed, left_out, meaning_of, not_needed, renamed, to
+from ludus.compat.keys import Meaning, Table, fixed, hint, left_out, meaning_of, not_needed, renamed, to
+from ludus.compat.verl.keys import KEYS
 from ludus.errors import ConfigError
 from ludus.settings import parse_override, with_value
 
@@ -109,3 +110,29 @@ def _is_key(name: str) -> bool:
     except ConfigError as error:
         return "unknown key" not in str(error)
     return True
+
+
+@pytest.mark.parametrize(
+    ("key", "said"),
+    [
+        ("kl_loss_coef", "verl calls it 'actor_rollout_ref.actor.kl_loss_coef', which is 'algorithm.kl.beta' here."),
+        ("actor.kl_loss_coef", "which is 'algorithm.kl.beta' here."),
+        ("ppo_mini_batch_size", "which is 'algorithm.minibatches' here."),
+        ("rollout.name", "verl calls it 'actor_rollout_ref.rollout.name': engine.kind chooses the engine."),
+        ("rollout.temperature", "which is 'gconfig.temperature' here."),
+        ("trainer.minibatches", "did you mean 'algorithm.minibatches'?"),
+        ("gconfig.n_sample", "did you mean 'gconfig.n_samples'?"),
+        ("agent_loop_config_path", "did you mean 'rollout.agent.agent_loop_config_path'?"),
+    ],
+)
+def test_a_part_of_a_key_of_verls_leads_to_its_counterpart(key: str, said: str) -> None:
+    """Wherever it is given; Ludus's own keys come first where one is meant."""
+    with pytest.raises(ConfigError) as raised:
+        ludus.load_config(None, [f"{key}=1"])
+    assert said in str(raised.value)
+
+
+@pytest.mark.parametrize("name", sorted({name.rpartition(".")[2] for name in KEYS} - {"*"}))
+def test_such_a_hint_names_keys_that_are_there(name: str) -> None:
+    found = re.search(r"which is '([^']+)' here", hint(KEYS, name, "verl"))
+    assert found is None or _is_key(found[1].removesuffix(".*"))

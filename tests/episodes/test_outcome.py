@@ -28,6 +28,7 @@ LIMIT = ("turn_limit",)
         (Cancelled("over"), LIMIT, True, "cancelled", "over"),
         (Overdue(3.0, None), LIMIT, False, "timeout", "took longer than rollout.episode_timeout_s=3.0"),
         (Overdue(3.0, "sleep"), (), False, "timeout", "=3.0; sleep"),
+        (Overdue(3.0, None, "line 2, in run"), (), False, "timeout", "line 2, in run\nthe agent took longer than"),
         (Raised("trace", "turn_limit x"), LIMIT, False, "truncated", "because it had met a limit (turn_limit)"),
         (Raised("trace", "turn_limit x"), (), False, "failed", "trace"),
         (Raised("trace", "deadline x"), LIMIT, False, "timeout", "time was used up"),

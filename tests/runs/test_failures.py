@@ -38,6 +38,8 @@ def test_what_differs_in_numbers_alone_is_one(make_episode: Callable[..., Episod
     lines = failure_lines(found, num_episodes=8)
     assert lines[0] == "6 of 8 episodes ended badly:" and lines[-1] == "  1 x failed: KeyError: 'b'"
     assert failure_lines(()) == []
+    lines = failure_lines(found, most=1)
+    assert lines[0] == "6 episodes ended badly:" and lines[2:] == ["  3 x something else, of 3 kinds"]
 
 
 def test_a_store_counts_on(tmp_path: Path, make_episode: Callable[..., Episode]) -> None:

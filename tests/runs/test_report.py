@@ -135,6 +135,19 @@ def test_a_run_whose_episodes_failed_names_why(tmp_path: Path, make_episode: Cal
     assert any(said in each for each in texts)
 
 
+def test_failures_of_very_many_kinds_are_all_counted(tmp_path: Path, make_episode: Callable[..., Episode]) -> None:
+    """The most frequent are named, and the others counted together."""
+    with RunStore.create(tmp_path, "run", "") as run:
+        kinds = [f"KeyError: '{letter}'" for letter in "abcdefghijklmnopqrstuvwxyz"]
+        for number, reason in enumerate(["ValueError: no", "ValueError: no", *kinds]):
+            run.add_episode(replace(make_episode(number), outcome=Outcome("failed", reason)), step=1)
+        data = data_of(write_report(run).html)
+    first, *_, rest = groups = data["/api/runs/run/failures"]["failures"]
+    assert (first["count"], first["reason"]) == (2, "ValueError: no") and len(groups) == 21
+    assert (rest["count"], rest["reason"], rest["trace"]) == (7, "something else, of 7 kinds", "")
+    assert sum(each["count"] for each in groups) == 28
+
+
 def test_an_empty_run_has_a_page(tmp_path: Path) -> None:
     """A run that has not made a step yet is reported, without a curve."""
     with RunStore.create(tmp_path, "run", "") as run:

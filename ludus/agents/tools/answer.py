@@ -1,7 +1,7 @@
 """Reads what a tool returned as a text, a reward and metrics, or raises an error that says what is expected.
 
 Knows: the forms a tool may answer in, how a text is cut to a number of tokens.  Knows not: tools, trajectories.
-Invariant: a cut text, with the mark that shows the cut, keeps within the limits of tokens and characters.
+Invariant: a cut text, with the mark that shows the cut, keeps within the limit of tokens.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ TruncateSide = Literal["left", "middle", "right"]
 
 _ALLOWED = "a text, a value that JSON can hold, a ToolResponse, or a tuple of one of them, a reward and metrics"
 _MARKS: Mapping[TruncateSide, str] = {
-    "left": "...(truncated)",
+    "left": "(truncated)...",
     "middle": "...(truncated)...",
-    "right": "(truncated)...",
+    "right": "...(truncated)",
 }
 
 
@@ -41,9 +41,10 @@ class ToolLimits:
     max_response_tokens: int | None = None
     """Most tokens of one answer. None: no limit."""
     max_response_length: int | None = None
-    """Most characters of one answer. None: no limit."""
+    """Most characters that are kept of one answer, beside the mark. None: no limit."""
     truncate_side: TruncateSide = "middle"
-    """Which part of an answer that is too long is kept: its beginning (left), its end (right), or both (middle)."""
+    """Which part of an answer that is too long is cut off: its beginning (left), its end (right), or neither (middle).
+    """
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,9 +82,9 @@ def as_reward(value: object) -> float:
 
 def shorten(text: str, limits: ToolLimits, tokenizer: Tokenizer | None) -> str:
     """The text, cut if it is too long. tokenizer: None: tokens cannot be counted, and are not limited."""
-    if limits.max_response_length is not None and len(text) > limits.max_response_length:
-        text = _cut(text, limits.max_response_length, limits.truncate_side)
     most, side = limits.max_response_tokens, limits.truncate_side
+    if limits.max_response_length is not None and len(text) > limits.max_response_length:
+        text = _cut(text, limits.max_response_length + len(_MARKS[side]), side)
     if most is None or tokenizer is None:
         return text
 
@@ -119,8 +120,8 @@ def _cut(text: str, length: int, side: TruncateSide) -> str:
     if kept <= 0:
         mark, kept = "", length
     if side == "left":
-        return text[:kept] + mark
-    if side == "right":
         return mark + text[len(text) - kept :]
+    if side == "right":
+        return text[:kept] + mark
     head = kept - kept // 2
     return text[:head] + mark + text[len(text) - kept // 2 :]

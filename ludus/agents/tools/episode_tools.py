@@ -164,9 +164,9 @@ class EpisodeTools:
         try:
             instance = self._instances.get(call.name)
             if instance is None:
-                hint = did_you_mean(call.name, self._instances, ".")
+                hint = did_you_mean(call.name, self._instances)
                 known = ", ".join(self._instances) or "none"
-                raise ToolError(f"there is no tool {call.name!r}{hint} There are: {known}")
+                raise ToolError(f"Unknown function {call.name!r}{hint} Available tools: {known}")
             answer = await instance.execute(_arguments(call, instance.entry.spec), self._agent_data, on_begin)
         except ToolError as error:
             return self._failed(str(error))
@@ -204,7 +204,7 @@ def _arguments(call: ToolCall, spec: ToolSpec) -> dict[str, Any]:
         arguments = json.loads(call.arguments or "{}")
     except (ValueError, RecursionError) as error:
         logger.warning("%s %s: %.200s", UNDECODED, call.name, call.arguments)
-        raise ToolError(f"{UNDECODED}: the arguments of {call.name!r} are no JSON: {error}") from None
+        raise ToolError(f"{UNDECODED}: Invalid JSON in the arguments of {call.name!r}: {error}") from None
     if not isinstance(arguments, dict):
         raise ToolError(f"the arguments of {call.name!r} must be a JSON object, got {call.arguments:.200}")
     properties = spec.parameters.get("properties") or {}

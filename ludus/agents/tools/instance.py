@@ -7,6 +7,7 @@ Invariant: every call of a method of the tool has a time limit.
 from __future__ import annotations
 
 import asyncio
+import inspect
 from collections.abc import Callable, Mapping
 from contextlib import nullcontext
 from dataclasses import dataclass, field
@@ -49,7 +50,8 @@ class ToolKwargs:
             method: Callable[..., Any] = getattr(tool, name)
             given: Mapping[str, Any] = getattr(self, f"{name}_kwargs")
             # BaseTool's own take whatever they are given and read none of it.
-            taken = frozenset() if getattr(type(tool), name) is getattr(BaseTool, name) else _accepted(method)
+            is_basic = getattr(method, "__func__", None) is getattr(BaseTool, name)
+            taken = frozenset() if is_basic else _accepted(method)
             if taken is None or (name == "create" and "create_kwargs" in taken):
                 continue
             for key in sorted(given.keys() - taken):
@@ -109,7 +111,10 @@ class ToolInstance:
                 tool, given = self.entry.tool, dict(self._kwargs.create_kwargs)
                 offered = {**given, "create_kwargs": given}
                 kwargs = {name: value for name, value in offered.items() if _takes(tool.create, name)}
-                created: Any = await with_deadline(tool.create(uuid4().hex, **kwargs), self.entry.timeout_s)
+                # verl's loops give `create_kwargs` alone, and a tool written for them may take nothing else
+                takes_no_id = next(iter(inspect.signature(tool.create).parameters), None) == "create_kwargs"
+                own = () if takes_no_id else (uuid4().hex,)
+                created: Any = await with_deadline(tool.create(*own, **kwargs), self.entry.timeout_s)
                 self._id = created[0] if isinstance(created, tuple) else created
             return self._id
 

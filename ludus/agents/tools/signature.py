@@ -140,6 +140,12 @@ class _Plain(GenerateJsonSchema):
     def field_title_should_be_set(self, schema: Any) -> bool:
         return False
 
+    def get_flattened_anyof(self, schemas: list[JsonSchemaValue]) -> JsonSchemaValue:
+        """`int | float` is `type: [integer, number]`, which templates write more briefly than `anyOf`."""
+        if all(schema.keys() == {"type"} and isinstance(schema["type"], str) for schema in schemas):
+            return {"type": [schema["type"] for schema in schemas]}
+        return super().get_flattened_anyof(schemas)
+
 
 def _without_titles(schema: JsonSchemaValue) -> JsonSchemaValue:
     """The schema and those in its `$defs`, without the titles that pydantic adds."""

@@ -106,13 +106,14 @@ class ToolSet:
         tokenizer: Tokenizer | None = None,
         agent_data: Any = None,
         own: Sequence[BaseTool] = (),
+        limits: ToolLimits | None = None,
     ) -> EpisodeTools:
         """The tools for one trajectory.
 
         tools_kwargs: by tool, `{create_kwargs, execute_kwargs, calc_reward_kwargs, release_kwargs}`, each optional.
         selection: names of the tools it may use. None: all.  tokenizer: counts the tokens of answers. None: they are
         not limited.  agent_data: passed to every `execute` that accepts it.  own: further tools of this trajectory
-        only, which need no `setup`.
+        only, which need no `setup`.  limits: of their answers' lengths. None: the run's.
         Raises UserError if a row names a tool that does not exist.
         """
         names = list(self._entries) if selection is None else [self._known(name, "selects") for name in selection]
@@ -130,7 +131,9 @@ class ToolSet:
             for name, entry in entries.items()
             if name in names
         }
-        return EpisodeTools(instances, limits=self._limits, tokenizer=tokenizer, agent_data=agent_data, warn=self._warn)
+        return EpisodeTools(
+            instances, limits=limits or self._limits, tokenizer=tokenizer, agent_data=agent_data, warn=self._warn
+        )
 
     def _add(self, tool: BaseTool, plan: ToolPlan) -> None:
         known = self._entries.get(tool.name)
@@ -148,7 +151,7 @@ class ToolSet:
 
     def _known(self, name: str, verb: str) -> str:
         if name not in self._entries:
-            hint = did_you_mean(name, self._entries, ".")
+            hint = did_you_mean(name, self._entries)
             raise UserError(f"the row {verb} the tool {name!r}{hint} There are: {', '.join(self._entries) or 'none'}")
         return name
 
@@ -164,7 +167,7 @@ def _read_kwargs(name: str, given: Any) -> ToolKwargs:
         raise UserError(f"tools_kwargs of {name!r} must be a mapping of {', '.join(_KINDS)}, got {given!r:.200}")
     for kind, kwargs in given.items():
         if kind not in _KINDS:
-            hint = did_you_mean(kind, _KINDS, ".")
+            hint = did_you_mean(kind, _KINDS)
             raise UserError(f"tools_kwargs of {name!r} has the unknown key {kind!r}{hint} Known: {', '.join(_KINDS)}")
         if kwargs is not None and not isinstance(kwargs, Mapping):
             raise UserError(f"tools_kwargs: {kind} of {name!r} must be a mapping, got {kwargs!r:.200}")

@@ -5,15 +5,19 @@ Knows: token ids, sampling parameters.  Knows not: sessions, rewards.
 
 from __future__ import annotations
 
+import logging
 import math
 import uuid
 from collections.abc import Sequence
 from dataclasses import dataclass, field, fields, replace
+from functools import cache
 from typing import Any, Literal
 
 from ludus.compat.hyperparameters import Hyperparameters
 from ludus.errors import UserError
 from ludus.types import Sampling
+
+logger = logging.getLogger(__name__)
 
 _CANNOT_ACT: dict[str, Any] = {"use_beam_search": False}
 """Parameters that no engine supports, with the value that means "off"."""
@@ -31,12 +35,21 @@ _NOT_OPENAIS = {
 """Parameters that requests to OpenAI's API lack; among them max_tokens, which here includes the prompt."""
 
 
+_NOT_SENT = _NOT_OPENAIS - {"greedy", "skip_special_tokens", "lora_name"}
+"""Those that would change an answer."""
 _ANSWER_TOKENS = {
     "completions": "max_completion_tokens",
     "responses": "max_output_tokens",
     "openai-agents": "max_tokens",
 }
 """Name of the limit on an answer's tokens, by protocol."""
+
+
+@cache
+def _tell_not_sent(name: str, value: str) -> None:
+    logger.warning(
+        "%s=%s is not sent with requests to OpenAI's API, which lacks it: the run's gconfig applies", name, value
+    )
 
 
 @dataclass(kw_only=True)
@@ -76,7 +89,7 @@ class GenerationHyperparameters(Hyperparameters):
         self, exclude_args: Sequence[str] | None = None, api_format: str = "completions"
     ) -> dict[str, Any]:
         """Arguments of a request to OpenAI's API. Parameters that are None, or that it lacks, are left out, so that the
-        run's `gconfig` applies.
+        run's `gconfig` applies; the log names those that were given. `greedy` is temperature 0.
 
         api_format: completions, responses, or openai-agents.  Raises UserError for another.
         """
@@ -85,6 +98,16 @@ class GenerationHyperparameters(Hyperparameters):
         names = {"n_samples": "n", "max_new_tokens": _ANSWER_TOKENS[api_format]}
         left_out = {*_NOT_OPENAIS, *(exclude_args or ()), *(() if api_format == "completions" else ("n_samples",))}
         values = {each.name: getattr(self, each.name) for each in fields(self) if each.name not in left_out}
+        for each in fields(self):
+            given = getattr(self, each.name)
+            if (
+                each.name in _NOT_SENT
+                and each.name not in (exclude_args or ())
+                and given not in (each.default, None, [])
+            ):
+                _tell_not_sent(each.name, repr(given))
+        if self.greedy and "temperature" not in left_out:
+            values["temperature"] = 0.0
         return {names.get(name, name): value for name, value in values.items() if value is not None}
 
     def sampling(self, base: Sampling, *, num_prompt_tokens: int) -> Sampling:

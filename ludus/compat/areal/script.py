@@ -21,6 +21,7 @@ from ludus.compat.names import here
 from ludus.errors import UserError
 from ludus.loop.observer import RunSummary
 from ludus.loop.settings import EvalSettings
+from ludus.runs.store import RunStore
 
 logger = logging.getLogger(__name__)
 
@@ -35,6 +36,7 @@ class PPOTrainer(Trainer):
         Raises ConfigError for an invalid value.
         """
         self._resume = False
+        self._is_areals = isinstance(config, Section)
         if isinstance(config, Section):
             given = {"train_dataset": train_dataset, "valid_dataset": valid_dataset}
             rows_given = [name for name, rows in given.items() if rows is not None]
@@ -71,6 +73,11 @@ class PPOTrainer(Trainer):
             logger.warning("total_epochs=%d has no effect: total_train_steps sets when to stop", total_epochs)
         elif total_epochs is not None:
             self.config = self.config.model_copy(update={"total_train_epochs": total_epochs})
+        if self._is_areals and not options.get("resume", self._resume) and RunStore.is_there(self.config.folder):
+            raise UserError(
+                f"a run named {self.config.name!r} is in {str(self.config.folder)!r} already; continue it with "
+                "recover.mode=auto, or choose another trial_name"
+            )
         evaluated = {"eval_workflow": here(eval_workflow), "eval_workflow_kwargs": eval_workflow_kwargs}
         if eval_workflow is not None and not self.config.eval.is_asked:
             logger.warning("eval_workflow plays nothing: no evaluation is asked for; set evaluator.freq_steps")

@@ -47,17 +47,21 @@ def edited_turns(record: SessionRecord, trajectory: Trajectory) -> list[str]:
     sampled = {turn.id: _said(turn.reply) for turn in record.turns}
     choices = (each for history in trajectory.histories() for each in history.choices())
     named = ((turn_id(each) or "", to_json(each)["message"]) for each in choices)
-    return [found for found, message in named if found in sampled and _said_now(message) != sampled[found]]
+    known = ((found, message, sampled[found]) for found, message in named if found in sampled)
+    return [found for found, message, before in known if _said_now(message, before) != before]
 
 
-def _said(reply: Message) -> object:
-    return (reply.content or "").strip(), [(call.name, _value(call.arguments)) for call in reply.tool_calls]
+def _said(reply: Message) -> tuple[object, ...]:
+    calls = [(call.name, _value(call.arguments)) for call in reply.tool_calls]
+    return (reply.content or "").strip(), calls, (reply.reasoning or "").strip()
 
 
-def _said_now(message: Mapping[str, Any]) -> object:
+def _said_now(message: Mapping[str, Any], sampled: tuple[object, ...]) -> tuple[object, ...]:
+    """sampled: of it is the thinking where the message has none: clients and agents drop it."""
     called = [each.get("function") or {} for each in message.get("tool_calls") or ()]
     calls = [(each.get("name"), _value(each.get("arguments"))) for each in called]
-    return (message.get("content") or "").strip(), calls
+    thinking = message.get("reasoning_content")
+    return (message.get("content") or "").strip(), calls, sampled[-1] if thinking is None else thinking.strip()
 
 
 def _value(arguments: object) -> object:

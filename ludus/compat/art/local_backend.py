@@ -1,7 +1,7 @@
 """`LocalBackend`: serves and trains models in this process.
 
 Knows: models by project and name.  Knows not: how a model is trained, tokens.
-Invariant: a model is opened once, even by concurrent requests.
+Invariant: a model is open once in this process, whoever asks for it: the last backend takes it over.
 """
 
 from __future__ import annotations
@@ -38,6 +38,9 @@ from ludus.gateway.transport import InProcessTransport
 logger = logging.getLogger(__name__)
 
 DEFAULT_PATH = "runs"
+_OPEN: dict[Path, tuple[LocalBackend, Path]] = {}
+"""The backend that has a model open, with the name of the model's folder there, by that folder. A notebook's cell that
+is run again makes another backend."""
 
 
 @with_members("art", "local.backend.LocalBackend")
@@ -72,6 +75,10 @@ class LocalBackend(Backend):
         """By folder; for a model that could not be opened, the future has the error."""
         self._stack = AsyncExitStack()
         """Closes the models and their server."""
+        self._open_models: dict[Path, AsyncExitStack] = {}
+        """Closes one model, by folder."""
+        self._loop: asyncio.AbstractEventLoop | None = None
+        """Where the models are open. None: no model has been registered."""
         self._at_end: asyncio.Task[None] | None = None
         """A task that closes the backend when the event loop ends. None: nothing is open."""
 
@@ -155,7 +162,9 @@ class LocalBackend(Backend):
     async def close(self) -> None:
         if opening := [each for each in self._models.values() if not each.done()]:
             await asyncio.wait(opening)
-        self._models, self._server = {}, None
+        for folder in self._models:
+            _OPEN.pop(_place(folder), None)
+        self._models, self._open_models, self._server = {}, {}, None
         if self._at_end is not None and self._at_end is not asyncio.current_task():
             self._at_end.cancel()
         self._at_end = None
@@ -175,7 +184,28 @@ class LocalBackend(Backend):
     def _folder(self, project: str, name: str) -> Path:
         return self.path / project / "models" / name
 
+    async def _take_over(self, folder: Path) -> None:
+        """Have another backend of this process and event loop close the model, if it has it open."""
+        other, its_folder = _OPEN.get(_place(folder), (self, folder))
+        if other is not self and other._loop is asyncio.get_running_loop():
+            logger.warning(
+                "%s was open in another LocalBackend of this process, as when a notebook's cell is run again; it is "
+                "closed there, and this one goes on",
+                folder,
+            )
+            await other._give_up(its_folder)
+        _OPEN[_place(folder)] = self, folder
+
+    async def _give_up(self, folder: Path) -> None:
+        opening = self._models.pop(folder)
+        await asyncio.wait({opening})
+        if not opening.cancelled() and opening.exception() is None:
+            async with opening.result().model.lock:  # a step that is being taken is finished
+                await self._open_models.pop(folder).aclose()
+
     async def _open(self, model: TrainableSpec, folder: Path) -> ServedModel:
+        await self._take_over(folder)
+        self._loop = asyncio.get_running_loop()
         where = (str(folder.parent), folder.name)
         config = model_config(self._config, base_model=model.base_model, own=model.internal_config, folder=where)
         if self._at_end is None:
@@ -189,6 +219,12 @@ class LocalBackend(Backend):
             hosted = await HostedModel.open(config, stack, base_name=model.base_model)
             served = ServedModel(hosted, self._server)
             stack.push_async_callback(served.close)
-            self._stack.push_async_exit(stack.pop_all())
+            self._open_models[folder] = closing = stack.pop_all()
+            self._stack.push_async_exit(closing)
         logger.info("model.opened project=%s name=%s step=%d", model.project, model.name, served.model.step)
         return served
+
+
+def _place(folder: Path) -> Path:
+    """The folder by one name, however it is given."""
+    return folder.resolve()

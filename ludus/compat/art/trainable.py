@@ -80,6 +80,8 @@ class Model(pydantic.BaseModel, Generic[ConfigT]):
     def _name_ignored(cls, given: Any) -> Any:
         if isinstance(given, Mapping):
             _TOLD.look({name: value for name, value in given.items() if value is not None})
+            # ART writes it with a model; the class says it here
+            return {name: value for name, value in given.items() if name != "trainable" or value != cls.trainable}
         return given
 
     @property

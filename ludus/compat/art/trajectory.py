@@ -23,13 +23,21 @@ Scalar = float | int | str | bool | None
 
 
 class History(pydantic.BaseModel):
-    """One linear conversation."""
+    """One linear conversation. Unknown arguments are dropped with a warning, as of a trajectory."""
 
     model_config = pydantic.ConfigDict(extra="forbid", arbitrary_types_allowed=True, validate_assignment=True)
 
     messages_and_choices: list[Any] = pydantic.Field(default_factory=list)
     """Messages as mappings, which are context, and choices, which are trained."""
     tools: Tools | None = None
+
+    @pydantic.model_validator(mode="before")
+    @classmethod
+    def _leave_out_unknown(cls, given: Any) -> Any:
+        if not isinstance(given, Mapping) or not (unknown := sorted(given.keys() - cls.model_fields.keys())):
+            return given
+        logger.warning("%s has no %s: left out; a value to keep goes into metadata", cls.__name__, ", ".join(unknown))
+        return {name: value for name, value in given.items() if name in cls.model_fields}
 
     @pydantic.field_validator("messages_and_choices")
     @classmethod
@@ -60,7 +68,7 @@ class History(pydantic.BaseModel):
 
 
 class Trajectory(History):
-    """A run of an agent, and its reward. Unknown arguments are dropped with a warning."""
+    """A run of an agent, and its reward."""
 
     additional_histories: list[History] = pydantic.Field(default_factory=list)
     """Conversations besides the main one: sub-agents, other branches, the history before a summary."""
@@ -75,14 +83,6 @@ class Trajectory(History):
     logs: list[str] = pydantic.Field(default_factory=list)
     start_time: datetime = pydantic.Field(default_factory=datetime.now, exclude=True)
     """Without a time zone, as in ART."""
-
-    @pydantic.model_validator(mode="before")
-    @classmethod
-    def _leave_out_unknown(cls, given: Any) -> Any:
-        if not isinstance(given, Mapping) or not (unknown := sorted(given.keys() - cls.model_fields.keys())):
-            return given
-        logger.warning("%s has no %s: left out; a value to keep goes into metadata", cls.__name__, ", ".join(unknown))
-        return {name: value for name, value in given.items() if name in cls.model_fields}
 
     def __repr__(self) -> str:
         return f"Trajectory(reward={self.reward}, choices={sum(len(each.choices()) for each in self.histories())})"

@@ -58,7 +58,7 @@ class BackendJobRunner:
 def _read(kind: str, arguments: Mapping[str, Any]) -> Arguments:
     if kind not in _KINDS:
         hint = did_you_mean(kind, _KINDS)
-        known = f"known: {', '.join(_KINDS)}"
+        known = f"Known: {', '.join(_KINDS)}"
         raise AgentError(f"kind={kind!r} is no kind of job{hint} {known}", code="invalid_value", param="kind")
     try:
         return _KINDS[kind](**arguments)

@@ -21,6 +21,7 @@ from ludus.compat.verl.config_view import DictConfigWrap, ToolListWrap
 from ludus.compat.verl.function_tools import as_verls
 from ludus.compat.verl.messages import plain, prompt_of
 from ludus.compat.verl.output import AgentLoopOutput
+from ludus.compat.verl.parser import ToolParser
 from ludus.compat.verl.registry import LoopSpec, find_loop, registered_loops
 from ludus.compat.verl.resources import DEFAULT_LOOP, LoopResources, loop_config, loop_settings
 from ludus.compat.verl.scoring import Score, load_compute_score, score_outputs
@@ -45,6 +46,7 @@ class LoopAdapter:
         self._loops = registered_loops(settings.agent_loop_config_path)
         self._default = default or find_loop(self._loops, settings.default_agent_loop or DEFAULT_LOOP)
         self._run = LoopResources.load(config)
+        ToolParser.check(config.rollout.multi_turn.format)
         self._compute_score = load_compute_score(config.reward.custom_reward_function)
         self._config = DictConfigWrap(loop_config(config), self._run)
         self._named: set[str] = set()

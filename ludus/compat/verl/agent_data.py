@@ -85,8 +85,9 @@ class AgentData:
     ended_by: str = "answer"
     """`answer`, `user`, or the name of the limit that was met."""
 
-    _active_tools: Mapping[str, BaseTool | FunctionTool] = field(default_factory=dict, init=False)
-    _active_tool_schemas: list[dict[str, Any]] = field(default_factory=list, init=False)
+    _active_tools: Mapping[str, BaseTool | FunctionTool] = field(init=False, repr=False)
+    _active_tool_schemas: list[dict[str, Any]] = field(init=False, repr=False)
+    """Missing where a user's own `run` sets none: then all tools of the loop are active, as in verl."""
 
     def __post_init__(self) -> None:
         self.mm_processor_kwargs = dict(self.mm_processor_kwargs or {})

@@ -13,7 +13,6 @@ from contextlib import contextmanager
 from functools import cached_property
 from typing import Any, ClassVar
 
-from ludus.agents.tools.base import BaseTool
 from ludus.agents.tools.episode_tools import EpisodeTools
 from ludus.compat.config import Config, RolloutSettings
 from ludus.compat.verl.config_view import DictConfigWrap, ToolListWrap
@@ -156,6 +155,9 @@ class AgentLoopBase(ABC):
         )
         return merged, *self.continuous_token_builder.align_response_metadata(merged, response_mask, response_logprobs)
 
+    ct_merge_non_assistant_msg = ct_merge_context_msg
+    """The same under its name in verl 0.9.0."""
+
     async def ct_merge_assistant_token(
         self,
         runtime_token_ids: Sequence[int],
@@ -206,18 +208,8 @@ class AgentLoopBase(ABC):
     def open_tools(self, agent_data: Any = None, **kwargs: Any) -> EpisodeTools:
         """The tools that the run's files name, for one trajectory: an async context manager. kwargs: those of `run`."""
         selection = (kwargs.get("extra_info") or {}).get("tool_selection")
-        return self._open_tools(agent_data, selection, kwargs.get("tools_kwargs"))
-
-    def _open_tools(
-        self,
-        agent_data: Any,
-        selection: Sequence[str] | None,
-        tools_kwargs: Mapping[str, Any] | None,
-        own: Sequence[BaseTool] = (),
-    ) -> EpisodeTools:
-        tokenizer = self.tokenizer.text.tokenizer
         return self._resources().tool_set.open(
-            tools_kwargs, selection, tokenizer=tokenizer, agent_data=agent_data, own=own
+            kwargs.get("tools_kwargs"), selection, tokenizer=self.tokenizer.text.tokenizer, agent_data=agent_data
         )
 
 

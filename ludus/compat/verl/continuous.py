@@ -104,6 +104,10 @@ class ContinuousTokenBuilder:
         added = self._added(runtime_token_ids, previous_messages, updated_messages, tools)
         return MergeResult([*runtime_token_ids, *added], len(added))
 
+    # the same under their names in verl 0.9.0
+    tokenize_non_assistant_incremental_messages = tokenize_context_incremental_messages
+    merge_non_assistant_tokens = merge_context_tokens
+
     def merge_assistant_tokens(
         self, runtime_token_ids: Sequence[int], assistant_token_ids: Sequence[int]
     ) -> MergeResult:

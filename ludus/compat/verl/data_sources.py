@@ -109,7 +109,7 @@ async def default_compute_score(
     """The score of an answer by its data source. Raises UserError for a source that nobody knows."""
     verify = verifier_of(data_source)
     if verify is None:
-        hint = did_you_mean(str(data_source), VERIFIERS, ".")
+        hint = did_you_mean(str(data_source), VERIFIERS)
         raise UserError(f"no verifier knows the data_source {data_source!r}{hint} There are: {', '.join(VERIFIERS)}")
     if ground_truth is None:
         raise UserError(f"the row of {data_source!r} has no reward_model.ground_truth to compare the answer with")

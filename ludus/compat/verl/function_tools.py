@@ -6,6 +6,7 @@ Knows: functions, files of tools.  Knows not: trajectories; a run's own tools ar
 from __future__ import annotations
 
 import asyncio
+import inspect
 import logging
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -18,6 +19,7 @@ from ludus.agents.tools.answer import ToolError, read_answer
 from ludus.agents.tools.base import BaseTool, ToolResponse
 from ludus.agents.tools.file import read_tool_file
 from ludus.agents.tools.schema import OpenAIFunctionToolSchema
+from ludus.agents.tools.signature import read_docstring
 from ludus.agents.tools.source import OneTool
 from ludus.compat.names import find, find_class
 from ludus.errors import UserError
@@ -48,16 +50,24 @@ _LOADED_FUNCTION_TOOL_PATHS: dict[Path, list[FunctionTool]] = {}
 def function_tool(name: Any = None, *, schema: functions.Schema | None = None, **how: Any) -> Any:
     """The function itself, marked as a tool and entered by its name: `@function_tool`, `@function_tool("name")`.
 
-    how: as for the tools of Ludus, `runs_in`.  Raises UserError where it is defined if a model could not call it.
+    how: as for the tools of Ludus, `runs_in`.  Raises UserError where it is defined if a model could not call it, if
+    it does not say what it and its arguments are, or if another function of its module has the name.
     """
 
     def enter(fn: Callable[..., Any]) -> Callable[..., Any]:
+        if schema is None:
+            _check_described(fn)
         given = {"schema": schema, **how}
         marked = functions.function_tool(None if callable(name) else name, **given)(fn)
         tool = functions.tool_of(marked)
         assert tool is not None and tool.tool_schema is not None, "it was marked just now"
         known = FUNCTION_TOOL_REGISTRY.get(tool.name)
         if known is not None and _place(known.fn) != _place(fn):
+            if known.fn.__module__ == fn.__module__:
+                raise UserError(
+                    f"the function tool {tool.name!r} is already registered: it is {_place(known.fn)}; give "
+                    f"{_place(fn)} another name: @function_tool('name')"
+                )
             logger.warning("the function tool %r was %s and is %s from now on", tool.name, _place(known.fn), _place(fn))
         FUNCTION_TOOL_REGISTRY[tool.name] = FunctionTool(tool.name, fn, tool.tool_schema, is_async(fn))
         return fn
@@ -65,10 +75,31 @@ def function_tool(name: Any = None, *, schema: functions.Schema | None = None, *
     return enter(name) if callable(name) else enter
 
 
+def _check_described(function: Callable[..., Any]) -> None:
+    """Raises UserError where verl does: a model is shown what stands in the docstring and the annotations."""
+    place, described = _place(function), read_docstring(inspect.getdoc(function) or "")
+    fix = "write it, or pass @function_tool(schema=…)"
+    if not inspect.getdoc(function):
+        raise UserError(f"the function tool {place} has no docstring, from which its description is taken; {fix}")
+    for name, parameter in inspect.signature(function).parameters.items():
+        if parameter.kind in (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD):
+            raise UserError(
+                f"the function tool {place} has the variadic parameter {name!r}, which no schema can describe; name "
+                "each argument, or pass @function_tool(schema=…)"
+            )
+        if parameter.annotation is inspect.Parameter.empty:
+            raise UserError(f"the function tool {place} is missing a type hint for the argument {name!r}; {fix}")
+        if not described.arguments.get(name):
+            raise UserError(
+                f"the function tool {place} has no description for the argument {name!r} in `Args:` of its docstring; "
+                f"{fix}"
+            )
+
+
 def get_function_tool(name: str) -> FunctionTool:
     """Raises KeyError that names the nearest."""
     if name not in FUNCTION_TOOL_REGISTRY:
-        hint = did_you_mean(name, FUNCTION_TOOL_REGISTRY, ".")
+        hint = did_you_mean(name, FUNCTION_TOOL_REGISTRY)
         raise KeyError(f"there is no function tool {name!r}{hint} Their file is rollout.multi_turn.function_tool_path")
     return FUNCTION_TOOL_REGISTRY[name]
 
@@ -110,12 +141,22 @@ def as_verls(tool: BaseTool) -> BaseTool | FunctionTool:
     return FunctionTool(tool.name, tool.function, tool.tool_schema, is_async(tool.function))
 
 
-def as_ours(tool: BaseTool | FunctionTool) -> BaseTool:
+def as_ours(tool: Any) -> BaseTool:
     """A loop's tool in Ludus's form; a blocking function runs in a thread, because there is no setup that could start a
     process."""
-    if not isinstance(tool, FunctionTool):
-        return tool
-    return functions.FunctionTool(tool.fn, schema=tool.tool_schema, runs_in="thread")
+    if isinstance(tool, FunctionTool):
+        return functions.FunctionTool(tool.fn, schema=tool.tool_schema, runs_in="thread")
+    return tool if isinstance(tool, BaseTool) else _OtherTool(tool)
+
+
+class _OtherTool(BaseTool):
+    """A loop's tool that does not derive from BaseTool: verl calls whatever has its methods."""
+
+    def __init__(self, tool: Any) -> None:
+        named = OpenAIFunctionToolSchema.model_validate({"function": {"name": tool.name}})
+        super().__init__(tool_schema=getattr(tool, "tool_schema", None) or named)
+        for method in ("create", "execute", "calc_reward", "release"):
+            setattr(self, method, getattr(tool, method, getattr(self, method)))
 
 
 def get_tool_class(cls_name: str) -> type[BaseTool]:

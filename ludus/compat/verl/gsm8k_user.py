@@ -5,10 +5,10 @@ Knows: the solution that a row gives.  Knows not: how the model is asked.
 
 from __future__ import annotations
 
+import importlib
 from typing import Any
 from uuid import uuid4
 
-from ludus.compat.verl.data_sources import gsm8k
 from ludus.compat.verl.interaction import BaseInteraction
 from ludus.errors import UserError
 
@@ -31,9 +31,6 @@ class Gsm8kInteraction(BaseInteraction):
         ground_truth: str | None = None,
         **kwargs: Any,
     ) -> str:
-        """Raises UserError if the row gives no solution."""
-        if ground_truth is None:
-            raise UserError(f"{self.name} needs `ground_truth` in the row's extra_info.interaction_kwargs")
         instance_id = instance_id or str(uuid4())
         self._instance_dict[instance_id] = {"response": "", "ground_truth": ground_truth, "reward": 0.0}
         return instance_id
@@ -50,9 +47,15 @@ class Gsm8kInteraction(BaseInteraction):
         return score == 1.0, _RIGHT if score == 1.0 else _WRONG, score, {}
 
     async def calculate_score(self, instance_id: str, **kwargs: Any) -> float:  # type: ignore[override]  # as in verl
-        """1 if the number behind `####` of the last answer is right, else 0."""
+        """1 if the number behind `####` of the last answer is right, else 0. Raises UserError if the row gives no
+        solution."""
         instance = self._instance_dict[instance_id]
-        return await gsm8k(str(instance["response"] or ""), str(instance["ground_truth"]))
+        if instance["ground_truth"] is None:
+            raise UserError(f"{self.name} needs `ground_truth` in the row's extra_info.interaction_kwargs")
+        # looked up by verl's name, under which code of the user's may have replaced it
+        compute_score = importlib.import_module("ludus.compat.verl.utils.reward_score.gsm8k").compute_score
+        answer, solution = instance["response"] or "", str(instance["ground_truth"])
+        return float(compute_score(answer, solution, method="strict", format_score=0.0, score=1.0))
 
     async def finalize_interaction(self, instance_id: str, **kwargs: Any) -> None:
         del self._instance_dict[instance_id]

@@ -6,7 +6,6 @@ Invariant: `start_interaction` and `finalize_interaction` run once in a trajecto
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -19,8 +18,11 @@ from ludus.errors import ConfigError, UserError
 from ludus.settings import Settings, did_you_mean, read_yaml
 
 
-class BaseInteraction(ABC):
-    """A simulated user. One object serves a run; what belongs to one trajectory is an instance, known by its id."""
+class BaseInteraction:
+    """A simulated user; derive from it and write `generate_response`.
+
+    One object serves a run; what belongs to one trajectory is an instance, known by its id.
+    """
 
     def __init__(self, config: Mapping[str, Any]) -> None:
         """config: what stands below `config` in the file."""
@@ -34,17 +36,17 @@ class BaseInteraction(ABC):
         """The id of a new instance. kwargs: the row's `interaction_kwargs`."""
         return instance_id or str(uuid4())
 
-    @abstractmethod
     async def generate_response(
         self, instance_id: str, messages: list[dict[str, Any]], **kwargs: Any
     ) -> tuple[bool, str, float, dict[str, Any]]:
         """Whether the conversation ends, what the user says, what the model's answer was worth, and metrics."""
+        raise NotImplementedError(f"{type(self).__name__} has no `generate_response`")
 
     async def calculate_score(self) -> float:
         """What the whole conversation was worth; asked for by loops of a user's own alone."""
         return 0.0
 
-    async def finalize_interaction(self, instance_id: str, **kwargs: Any) -> None:  # noqa: B027  may stay as it is
+    async def finalize_interaction(self, instance_id: str, **kwargs: Any) -> None:
         """Ends the instance, however the trajectory ended."""
 
 
@@ -65,10 +67,17 @@ class InteractionFile(Settings):
 
 
 def load_interactions(config_path: Path | str | None) -> dict[str, BaseInteraction]:
+    """The simulated users of a run's file, by name. Raises also if one says nothing."""
+    users = {} if config_path is None else initialize_interactions_from_config(config_path)
+    for name, user in users.items():
+        if type(user).generate_response is BaseInteraction.generate_response:
+            raise ConfigError(f"{config_path}: {name}: {type(user).__name__} needs a method `generate_response`")
+    return users
+
+
+def initialize_interactions_from_config(interaction_config_file: Path | str) -> dict[str, BaseInteraction]:
     """The simulated users of the YAML file, by name. Raises UserError or ConfigError that says which entry is wrong."""
-    if config_path is None:
-        return {}
-    path = Path(config_path).expanduser()
+    path = Path(interaction_config_file).expanduser()
     users: dict[str, BaseInteraction] = {}
     try:
         entries = InteractionFile(**read_yaml(path)).interaction
@@ -90,18 +99,13 @@ def get_interaction_class(reference: str) -> type[BaseInteraction]:
     return found
 
 
-def initialize_interactions_from_config(interaction_config_file: Path | str) -> dict[str, BaseInteraction]:
-    """`load_interactions`, by verl's name."""
-    return load_interactions(interaction_config_file)
-
-
 def find_interaction(users: Mapping[str, BaseInteraction], name: str | None) -> BaseInteraction:
     """The user that a row asks for; None is the only one there is. Raises UserError that names those there are."""
     if name is None and len(users) == 1:
         return next(iter(users.values()))
     if name is not None and name in users:
         return users[name]
-    hint = did_you_mean(str(name), users, ".")
+    hint = did_you_mean(str(name), users)
     raise UserError(
         f"the row asks for the interaction {name!r}{hint} There are: {', '.join(users) or 'none'}; they "
         "are named in rollout.multi_turn.interaction_config_path"

@@ -5,6 +5,7 @@ Knows: the parsers of `text/`, under verl's names.  Knows not: tools, sessions.
 
 from __future__ import annotations
 
+import json
 import logging
 from collections.abc import Callable, Sequence
 from typing import Any, ClassVar, TypeVar
@@ -17,7 +18,7 @@ from ludus.compat.verl.tokens import LoopTokenizer
 from ludus.episodes.reply import ReplyStream
 from ludus.text.parse import parser_for
 from ludus.text.parsers.base import Parsed
-from ludus.types import Sampling, ToolSpec
+from ludus.types import Sampling, ToolCall, ToolSpec
 
 logger = logging.getLogger(__name__)
 ParserT = TypeVar("ParserT", bound="type[ToolParser]")
@@ -61,8 +62,15 @@ class ToolParser:
         return parser
 
     @classmethod
+    def check(cls, name: str | None) -> None:
+        """Raises UserError if `get_tool_parser` would, whatever the tokenizer."""
+        if name not in cls._registry:
+            parser_for(None, str(name or "auto").replace("-", "_"))
+
+    @classmethod
     def register(cls, name: str) -> Callable[[ParserT], ParserT]:
-        """Makes the class the parser `name`, for loops that ask for it; a run's own parser is `model.tool_parser`."""
+        """Makes the class the parser `name`, for loops that ask for it and for `rollout.multi_turn.format`; the parser
+        of all other agents is `model.tool_parser`."""
 
         def enter(parser: ParserT) -> ParserT:
             cls._registry[name] = parser
@@ -83,10 +91,13 @@ class ToolParser:
         parsed = self._parse(responses_ids, read_tools(tools))
         for raw in parsed.undecoded:
             logger.warning("Failed to decode tool call: %.200s", raw)
-        calls = [
-            FunctionCall(name=call.name, arguments=call.arguments, tool_call_id=call.id) for call in parsed.tool_calls
-        ]
-        return parsed.content or "", calls
+        return parsed.content or "", [self._as_verls(call, tools or ()) for call in parsed.tool_calls]
+
+    def _as_verls(self, call: ToolCall, tools: Sequence[Any]) -> FunctionCall:
+        """A call with its arguments spaced as verl's parsers write them. tools: for formats whose calls name them
+        otherwise."""
+        arguments = json.dumps(json.loads(call.arguments), ensure_ascii=False)
+        return FunctionCall(name=call.name, arguments=arguments, tool_call_id=call.id)
 
     def _parse(self, ids: Sequence[int], tools: Sequence[ToolSpec]) -> Parsed:
         tokenizer = self.tokenizer
@@ -130,6 +141,15 @@ class Qwen3XMLToolParser(ToolParser):
 
     format = "qwen3_coder"
 
+    def _parse_xml_function_call(self, function_call_str: str, tools: Sequence[Any] | None) -> FunctionCall | None:
+        """The call of what stands between `<function=` and `</function>`, without a last argument that was cut off.
+        None: not even its name is whole."""
+        name, closed, arguments = function_call_str.partition(">")
+        whole, end, _ = arguments.rpartition("</parameter>")
+        text = f"<tool_call>\n<function={name}>\n{whole}{end}\n</function>\n</tool_call>"
+        calls = parser_for(None, self.format).parse(text, tools=read_tools(tools)).tool_calls if closed else ()
+        return self._as_verls(calls[0], ()) if calls else None
+
 
 @with_members("verl", "experimental.agent_loop.tool_parser.GLMToolParser")
 class GLMToolParser(ToolParser):
@@ -150,3 +170,14 @@ class KimiToolParser(ToolParser):
     """Sections of Kimi's, whose calls have ids of their own."""
 
     format = "kimi"
+
+    def _as_verls(self, call: ToolCall, tools: Sequence[Any]) -> FunctionCall:
+        """The one tool that an id names in another form than `functions.name:0`, or that needs only what is given."""
+        read, specs = super()._as_verls(call, tools), read_tools(tools)
+        if any(spec.name == read.name for spec in specs):
+            return read
+        given = json.loads(read.arguments).keys()
+        named = [spec.name for spec in specs if spec.name.lower() in str(call.id).lower().replace("-", "_")]
+        fitting = [spec.name for spec in specs if given >= set(spec.parameters.get("required") or ("",))]
+        found = next((names for names in (named, fitting) if len(names) == 1), [read.name])
+        return read.model_copy(update={"name": found[0]})

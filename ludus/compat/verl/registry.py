@@ -67,7 +67,7 @@ def find_loop(loops: Mapping[str, LoopSpec], name: object) -> LoopSpec:
     """Raises UserError that names the nearest, and all that there are."""
     if isinstance(name, str) and name in loops:
         return loops[name]
-    hint = did_you_mean(str(name), loops, ".")
+    hint = did_you_mean(str(name), loops)
     raise UserError(f"there is no agent loop {name!r}{hint} There are: {', '.join(sorted(loops))}")
 
 

@@ -24,7 +24,7 @@ class MultiTurnSettings(Settings):
     max_tool_response_length: int | None = pydantic.Field(default=256, ge=1)
     """Maximum tokens of one tool's answer; a longer one is cut. None: no limit."""
     tool_response_truncate_side: Literal["left", "middle", "right"] = "middle"
-    """What is kept of an answer that is cut: its left, its right, or both ends without the middle."""
+    """What is cut off an answer that is too long: its left, its right, or the middle."""
     tool_timeout_s: float | None = pydantic.Field(default=60.0, gt=0)
     """Time limit of one call, unless the tool's file sets another. None: as long as the episode."""
     tool_config_path: str | None = None
@@ -34,7 +34,8 @@ class MultiTurnSettings(Settings):
     interaction_config_path: str | None = None
     """YAML with `interaction:`, simulated users by name. None: there are none."""
     format: str | None = None
-    """The parser of tool calls; it stands for `model.tool_parser`. None: the model's own."""
+    """The parser of tool calls; it stands for `model.tool_parser`. One that code registers is the loops' alone. None:
+    the model's own."""
 
 
 class CustomRewardSettings(Settings):

@@ -17,9 +17,11 @@ from contextlib import asynccontextmanager
 from typing import Any
 from uuid import uuid4
 
-from ludus.agents.tools.answer import read_answer
+from ludus.agents.signatures import accepted
+from ludus.agents.tools.answer import ToolLimits, read_answer
 from ludus.agents.tools.base import BaseTool, ToolResponse
 from ludus.agents.tools.episode_tools import EpisodeTools, too_many, undecoded
+from ludus.agents.tools.tool_set import ToolSet
 from ludus.compat.verl.agent_data import AgentData, AgentState
 from ludus.compat.verl.base import AgentLoopBase, simple_timer
 from ludus.compat.verl.config_view import ToolListWrap
@@ -43,6 +45,9 @@ class ToolAgentLoop(AgentLoopBase):
     request contains the messages, so that they are recorded; if a user's own step or parser has changed them, it
     contains the tokens.
     """
+
+    _playing: AgentData | None = None
+    """What `run` plays. None: a `run` of the user's own keeps it to itself."""
 
     def __init__(self, *args: Any, tools: ToolListWrap | None = None, **kwargs: Any) -> None:
         """tools: None: those of the run."""
@@ -70,13 +75,14 @@ class ToolAgentLoop(AgentLoopBase):
             tools_kwargs=kwargs.get("tools_kwargs") or {},
             interaction_kwargs=kwargs.get("interaction_kwargs") or {},
         )
+        self._playing = data
         data._active_tools, data._active_tool_schemas = self.tools, self.tool_schemas
         selection = (kwargs.get("extra_info") or {}).get("tool_selection")
         if selection is not None:
             data._active_tools = {name: self.tools[name] for name in selection if name in self.tools}
             data._active_tool_schemas = _schemas(data._active_tools.values())
         unknown = [name for name in selection or () if name not in self.tools]
-        async with self._open_active(data, data.tools_kwargs, unknown) as data.episode_tools, self._user(data):
+        async with _open_active(self, data, data.tools_kwargs, unknown) as data.episode_tools, self._user(data):
             state = AgentState.PENDING
             while state is not AgentState.TERMINATED:
                 state = await self._step(state, data, sampling_params)
@@ -137,7 +143,7 @@ class ToolAgentLoop(AgentLoopBase):
         data, most = agent_data, self.max_parallel_calls
         calls, rest = data.tool_calls[:most], data.tool_calls[most:]
         with simple_timer("tool_calls", data.metrics):
-            answers = await asyncio.gather(*(self._call_tool(call, data.tools_kwargs, data) for call in calls))
+            answers = await asyncio.gather(*(self._called(call, data) for call in calls))
         results = [read_answer(answer) for answer in answers]
         data.tool_rewards += [result.reward for result in results if result.reward is not None]
         results += [too_many(call.name, call.arguments, most) for call in rest]
@@ -170,20 +176,23 @@ class ToolAgentLoop(AgentLoopBase):
         return await self._go_on(data, [{"role": "user", "content": text}])
 
     async def _call_tool(
-        self, tool_call: FunctionCall, tools_kwargs: Mapping[str, Any], agent_data: AgentData
+        self, tool_call: FunctionCall, tools_kwargs: Mapping[str, Any], agent_data: AgentData | None = None
     ) -> tuple[ToolResponse, float, dict[str, Any]]:
         """What a tool answers, the reward of this call (0: it gave none) and its metrics; whatever goes wrong is the
         text.
 
         tools_kwargs: the tools were opened with them; where a `run` of the user's own has opened none, they are opened
-        for this call.
+        for this call.  agent_data: may be of a class of the user's own. None, as verl 0.6 calls it: what `run` plays.
         """
-        call = ToolCall(tool_call.tool_call_id or uuid4().hex, tool_call.name, tool_call.arguments)
+        agent_data = agent_data or self._playing
+        call_id = getattr(tool_call, "tool_call_id", None) or uuid4().hex
+        # verl does not take an empty text for a call without arguments, which our tools do
+        call = ToolCall(call_id, tool_call.name, tool_call.arguments or " ")
         turn_id = self._turn_id(agent_data)
-        if agent_data.episode_tools is not None:
-            result = await agent_data.episode_tools.call(call, turn_id=turn_id)
+        if (opened := getattr(agent_data, "episode_tools", None)) is not None:
+            result = await opened.call(call, turn_id=turn_id)
         else:
-            async with self._open_active(agent_data, tools_kwargs) as opened:
+            async with _open_active(self, agent_data, tools_kwargs) as opened:
                 result = await opened.call(call, turn_id=turn_id)
         return ToolResponse(text=result.text), result.reward or 0.0, dict(result.metrics)
 
@@ -200,6 +209,13 @@ class ToolAgentLoop(AgentLoopBase):
 
     # ---- parts
 
+    async def _called(self, call: FunctionCall, data: AgentData) -> Any:
+        """What `_call_tool` returns, which a user's class may have without `agent_data`, as in verl 0.6."""
+        names = accepted(self._call_tool)
+        if names is None or "agent_data" in names:
+            return await self._call_tool(call, data.tools_kwargs, agent_data=data)
+        return await self._call_tool(*(call, data.tools_kwargs, data)[: len(names)])
+
     def _goes_on_with_messages(self, data: AgentData) -> bool:
         """Whether the model is asked with messages. Then `prompt_ids` are what the recorder makes of them, also where
         a step has changed them since."""
@@ -215,7 +231,7 @@ class ToolAgentLoop(AgentLoopBase):
     async def _ask(self, data: AgentData, sampling_params: dict[str, Any], room: int | None) -> Turn:
         turn = await self.server_manager.complete(
             data.messages,
-            tools=_specs(data),
+            tools=self._specs(data),
             sampling_params=sampling_params,
             room=room,
             template_kwargs=self.apply_chat_template_kwargs,
@@ -241,7 +257,7 @@ class ToolAgentLoop(AgentLoopBase):
         if output.turn is None:
             return None
         await self._take(data, output.turn)
-        schemas = [tool.tool_schema for tool in data._active_tools.values()]
+        schemas = [tool.tool_schema for tool in getattr(data, "_active_tools", self.tools).values()]
         content, data.tool_calls = await self.tool_parser.extract_tool_calls(data.response_ids, schemas)
         data.undecoded = ()
         data.messages.append(self._build_assistant_message(content, data))
@@ -276,7 +292,7 @@ class ToolAgentLoop(AgentLoopBase):
             data.prompt_ids,
             data.response_mask,
             data.response_logprobs or None,
-            tools=data._active_tool_schemas,
+            tools=self._active_schemas(data),
         )
         data.prompt_ids, data.response_logprobs = merged.token_ids, logprobs or []
         return AgentState.GENERATING
@@ -296,7 +312,7 @@ class ToolAgentLoop(AgentLoopBase):
     def _recorded_ids(self, data: AgentData) -> list[int]:
         """The recorder's tokens for the next request. Raises AgentError as a request does."""
         request = ChatRequest(
-            read_messages(data.messages), _specs(data), template_kwargs=self.apply_chat_template_kwargs
+            read_messages(data.messages), self._specs(data), template_kwargs=self.apply_chat_template_kwargs
         )
         return list(self.server_manager.session.prompt_ids(request))
 
@@ -329,9 +345,16 @@ class ToolAgentLoop(AgentLoopBase):
             },
         )
 
-    def _turn_id(self, data: AgentData) -> str | None:
+    def _active_schemas(self, data: AgentData) -> list[dict[str, Any]]:
+        schemas: list[dict[str, Any]] = getattr(data, "_active_tool_schemas", self.tool_schemas)
+        return schemas
+
+    def _specs(self, data: AgentData) -> tuple[ToolSpec, ...]:
+        return read_tools(self._active_schemas(data)) if data.episode_tools is None else data.episode_tools.specs
+
+    def _turn_id(self, data: AgentData | None) -> str | None:
         """Of the last answer. None: the model was not asked yet."""
-        turns = data.turns or self.server_manager.session.snapshot().turns
+        turns = getattr(data, "turns", ()) or self.server_manager.session.snapshot().turns
         return turns[-1].id if turns else None
 
     def _limit_met(self, data: AgentData) -> AgentState | None:
@@ -340,15 +363,6 @@ class ToolAgentLoop(AgentLoopBase):
             if most is not None and getattr(data, name) >= most:
                 return _end(data, f"max_{name}")
         return None
-
-    def _open_active(
-        self, data: AgentData, tools_kwargs: Mapping[str, Any], unknown: Sequence[str] = ()
-    ) -> EpisodeTools:
-        """The active tools, those of the run and the loop's own. unknown: names that the row selects and nobody has."""
-        of_run = {tool.name for tool in self._resources().tool_set.tools}
-        own = [as_ours(tool) for name, tool in data._active_tools.items() if name not in of_run]
-        selected = [name for name in data._active_tools if name in of_run]
-        return self._open_tools(data, [*selected, *unknown], tools_kwargs, own)
 
     @asynccontextmanager
     async def _user(self, data: AgentData) -> AsyncIterator[None]:
@@ -366,14 +380,40 @@ class ToolAgentLoop(AgentLoopBase):
             await data.interaction.finalize_interaction(data.request_id, **data.interaction_kwargs)
 
 
+def _open_active(
+    loop: ToolAgentLoop, data: Any, tools_kwargs: Mapping[str, Any], unknown: Sequence[str] = ()
+) -> EpisodeTools:
+    """The active tools, those of the run and the loop's own.
+
+    loop: of it is read what verl's `_call_tool` reads, which tests call on stand-ins; one without a tokenizer belongs
+    to no run, and its tools' answers are cut to characters.
+    unknown: names that the row selects and nobody has.
+    """
+    active = getattr(data, "_active_tools", loop.tools)
+    longest = None if loop.max_tool_response_length >= NO_LIMIT else loop.max_tool_response_length
+    side = loop.tool_response_truncate_side
+    tokenizer = getattr(loop, "tokenizer", None)
+    if tokenizer is None:
+        own = [as_ours(tool) for tool in active.values()]
+        return ToolSet((), ToolLimits(max_response_length=longest, truncate_side=side)).open(
+            tools_kwargs, agent_data=data, own=own
+        )
+    tool_set = loop._resources().tool_set
+    of_run = {tool.name for tool in tool_set.tools}
+    return tool_set.open(
+        tools_kwargs,
+        [*(name for name in active if name in of_run), *unknown],
+        tokenizer=tokenizer.text.tokenizer,
+        agent_data=data,
+        own=[as_ours(tool) for name, tool in active.items() if name not in of_run],
+        limits=ToolLimits(max_response_tokens=longest, truncate_side=side),
+    )
+
+
 def _schemas(tools: Iterable[BaseTool | FunctionTool]) -> list[dict[str, Any]]:
     """The tools as a chat template is shown them."""
     schemas = (tool.tool_schema for tool in tools)
     return [schema.model_dump(exclude_unset=True, exclude_none=True) for schema in schemas if schema is not None]
-
-
-def _specs(data: AgentData) -> tuple[ToolSpec, ...]:
-    return read_tools(data._active_tool_schemas) if data.episode_tools is None else data.episode_tools.specs
 
 
 def _id_of(call: FunctionCall, name: str) -> dict[str, Any]:

@@ -96,22 +96,24 @@ def find_groups(index: EpisodeIndex, *, step: int | None) -> list[dict[str, Any]
 
 
 def find_failures(index: EpisodeIndex, *, most: int) -> list[dict[str, Any]]:
-    """Failures of training episodes, grouped by cause, the most frequent first, each with its first episode."""
+    """Failures of training episodes, grouped by cause, the most frequent first, each with its first episode; those of
+    further causes together."""
     marks = ", ".join("?" * len(KINDS))
-    rows = index.rows(
-        f"SELECT count(*), min(num), outcome FROM episodes JOIN previews USING (num) WHERE outcome IN ({marks}) "
-        "AND is_eval = 0 GROUP BY outcome, failure ORDER BY count(*) DESC LIMIT ?",
-        (*KINDS, most),
+    grouped = (
+        "SELECT count(*) AS count, min(num) AS num, outcome FROM episodes JOIN previews USING (num) "
+        f"WHERE outcome IN ({marks}) AND is_eval = 0 GROUP BY outcome, failure ORDER BY count(*) DESC, min(num)"
     )
-    found = []
-    for count, num, outcome in rows:
-        ((first, reason),) = index.rows(
-            "SELECT id, reason FROM episodes JOIN previews USING (num) WHERE num = ?", (num,)
-        )
-        found.append(
-            {"outcome": outcome, "count": count, "reason": line_of(reason), "first": f"{first}@{num}", "trace": reason}
-        )
+    found = [_failure(index, *row) for row in index.rows(f"{grouped} LIMIT ?", (*KINDS, most))]
+    rest = f"SELECT count(*), sum(count), min(num), outcome FROM ({grouped} LIMIT -1 OFFSET ?)"
+    for num_kinds, *row in index.rows(rest, (*KINDS, most)):
+        if num_kinds:
+            found.append({**_failure(index, *row), "reason": f"something else, of {num_kinds:,} kinds", "trace": ""})
     return found
+
+
+def _failure(index: EpisodeIndex, count: int, num: int, outcome: str) -> dict[str, Any]:
+    ((first, reason),) = index.rows("SELECT id, reason FROM episodes JOIN previews USING (num) WHERE num = ?", (num,))
+    return {"outcome": outcome, "count": count, "reason": line_of(reason), "first": f"{first}@{num}", "trace": reason}
 
 
 def first_with_fork(index: EpisodeIndex, reason: str) -> int | None:

@@ -131,7 +131,7 @@ async def test_calls_at_once_create_the_tool_once() -> None:
 @pytest.mark.parametrize(
     ("arguments", "error"),
     [
-        ('{"by": 1', "Failed to decode tool call: the arguments of 'count' are no JSON"),
+        ('{"by": 1', "Failed to decode tool call: Invalid JSON in the arguments of 'count'"),
         ("[1]", "must be a JSON object, got [1]"),
         ("{}", "needs the argument 'by'; got: none"),
     ],
@@ -150,7 +150,7 @@ async def test_an_unknown_tool_is_told_with_the_nearest() -> None:
     """The model learns what there is."""
     async with (await tool_set_of(Counter())).open() as episode_tools:
         result = await episode_tools.call(call("counts", by=1))
-    assert result.error == "there is no tool 'counts'; did you mean 'count'? There are: count"
+    assert result.error == "Unknown function 'counts'; did you mean 'count'? Available tools: count"
     assert episode_tools.metrics["tools/num_errors"] == 1
 
 

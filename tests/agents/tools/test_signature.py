@@ -72,6 +72,18 @@ def test_a_signature_is_a_whole_json_schema() -> None:
     assert "title" not in str(spec.parameters)
 
 
+def test_a_union_of_plain_types_is_a_list_of_them() -> None:
+    """As transformers writes it, so that a template shows the same prompt."""
+
+    def scale(by: int | float, name: str | None = None) -> None: ...
+
+    properties = spec_of(Signature(scale).schema("scale")).parameters["properties"]
+    assert properties == {
+        "by": {"type": ["integer", "number"]},
+        "name": {"type": ["string", "null"], "default": None},
+    }
+
+
 def test_a_function_is_given_the_types_it_names() -> None:
     """What JSON cannot say is made of what it says, and a text that is a number is a number."""
     arguments = Signature(rich).read({"names": ["a"], "point": {"x": "3"}, "limit": "2", "colour": "red"})

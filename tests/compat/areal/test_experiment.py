@@ -22,7 +22,8 @@ from ludus.compat.areal.api.cli_args import (
     load_expr_config,
 )
 from ludus.compat.areal.experiment import config_of
-from ludus.errors import ConfigError
+from ludus.errors import ConfigError, UserError
+from ludus.runs.store import RunStore
 
 AREAL = """
 experiment_name: sums
@@ -140,6 +141,17 @@ def test_a_configuration_made_in_python(file: str) -> None:
         assert ours.rollout.max_head_offpolicyness == 4 and ours.name == "sums-first"
 
 
+def test_what_a_request_to_openais_api_lacks_is_said_once(caplog: pytest.LogCaptureFixture) -> None:
+    """Greedy sampling is temperature 0 there; nothing that was given is dropped without a word."""
+    asked = GenerationHyperparameters(max_new_tokens=8, top_k=5, greedy=True, temperature=0.7)
+    for _ in range(2):
+        assert asked.to_openai_args_dict() == {"max_completion_tokens": 8, "n": 1, "temperature": 0.0}
+    assert asked.to_openai_args_dict(["temperature"]) == {"max_completion_tokens": 8, "n": 1}
+    assert GenerationHyperparameters().to_openai_args_dict() == {"n": 1}
+    (said,) = caplog.messages
+    assert said.startswith("top_k=5 is not sent with requests to OpenAI's API")
+
+
 def test_what_becomes_of_the_keys_is_said_once(file: str, caplog: pytest.LogCaptureFixture) -> None:
     """Left out and changed with their reasons, the others by name; a section of which nothing is needed as a whole."""
     given = ["--config", file, "saver.freq_epochs=1", "vllm.seed=3", "vllm.enforce_eager=true"]
@@ -161,6 +173,14 @@ def test_a_script_that_recovers_goes_on(file: str) -> None:
         config, _ = load_expr_config(["--config", file, f"recover.mode={mode}"], Mine)
         modes[mode] = PPOTrainer(config)._resume
     assert modes == {"disabled": False, "off": False, "on": True, "auto": True}
+
+
+def test_a_trial_that_was_begun_is_named_with_areals_keys(file: str, tmp_path: Path) -> None:
+    config, _ = load_expr_config(["--config", file, f"cluster.fileroot={tmp_path}"], Mine)
+    trainer = PPOTrainer(config, train_dataset=[{"x": 1}])
+    RunStore.create(trainer.config.run_root, trainer.config.name, "").close()
+    with pytest.raises(UserError, match=r"continue it with recover\.mode=auto, or choose another trial_name"):
+        trainer.train("ludus.compat.areal.workflow.openai.math_agent:MathAgent")
 
 
 def test_without_held_out_rows_nothing_is_evaluated(file: str, caplog: pytest.LogCaptureFixture) -> None:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from ludus.algorithms.returns import turn_returns
 from ludus.compat.art.choice import Choice
-from ludus.compat.art.claim import claim_trajectory, named_turns, num_foreign_choices
+from ludus.compat.art.claim import claim_trajectory, edited_turns, named_turns, num_foreign_choices
 from ludus.compat.art.trajectory import History, Trajectory
 from ludus.episodes.claim import SessionTurns, join_records
 from ludus.episodes.graph import SessionGraph
@@ -92,6 +93,25 @@ def test_what_stays_behind_is_context() -> None:
     assert joined.num_sampled_tokens == 4
     alone = join_records("mine", [SessionTurns(source, frozenset({"s.c"}))]).turns[0]
     assert (alone.prefix, alone.follows, alone.fork) == (None, None, None)
+
+
+@pytest.mark.parametrize(
+    ("said", "is_edited"),
+    [
+        ({"content": "a"}, False),
+        ({"content": " a\n", "reasoning_content": "Hm."}, False),
+        ({"content": "b"}, True),
+        ({"content": "a", "reasoning_content": "Hm, no."}, True),
+        ({"content": "a", "tool_calls": [{"id": "1", "function": {"name": "f", "arguments": "{}"}}]}, True),
+    ],
+)
+def test_a_choice_that_says_something_else_is_edited(said: dict[str, Any], is_edited: bool) -> None:
+    """In its text, its calls or its thinking; thinking that a client has dropped is no edit."""
+    found = record("s", a=None)
+    turn = replace(found.turns[0], reply=Message("assistant", "a", reasoning="Hm."))
+    edited = Choice.model_validate({"message": said, "finish_reason": "stop", "turn_id": "s.a"})
+    played = Trajectory(messages_and_choices=[edited])
+    assert edited_turns(replace(found, turns=(turn,)), played) == (["s.a"] if is_edited else [])
 
 
 def test_choices_that_nobody_recorded() -> None:

@@ -284,6 +284,26 @@ def test_rollouts_overlap_with_training(make_backend: MakeBackend, make_model: M
     asyncio.run(main())
 
 
+def test_a_cell_that_is_run_again_takes_the_model_over(
+    make_backend: MakeBackend, make_model: MakeModel, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A second backend of the same loop goes on with the model where the first one was, and is the last to write it."""
+
+    async def main() -> None:
+        backends = []
+        for number in range(3):
+            model = make_model()
+            backends.append(make_backend())
+            await model.register(backends[-1])
+            assert await model.get_step() == number
+            assert (await model.train(await gather(model, groups=1))).step == number + 1
+        for backend in backends:
+            await backend.close()
+
+    asyncio.run(main())
+    assert caplog.text.count("was open in another LocalBackend of this process") == 2
+
+
 def test_turns_of_a_process_before_are_found(make_backend: MakeBackend, make_model: MakeModel) -> None:
     """Trajectories that were kept as JSON are trained after a restart; the record comes from the run store."""
 

@@ -25,7 +25,7 @@ from ludus.compat.art.gathering import gather_trajectories, gather_trajectory_gr
 from ludus.compat.art.group import TrajectoryGroup
 from ludus.compat.art.local_backend import LocalBackend
 from ludus.compat.art.trainable import Model, TrainableModel
-from ludus.compat.art.trajectory import Trajectory
+from ludus.compat.art.trajectory import History, Trajectory
 from ludus.compat.config import Config
 from ludus.compat.members import Told
 from ludus.errors import ConfigError, UserError
@@ -149,6 +149,14 @@ def test_trajectories_say_what_they_leave_out(caplog: pytest.LogCaptureFixture) 
 
     assert Mine(reward=1, final_answer="a", note="b").final_answer == "a"
     assert "Mine has no note" in caplog.text
+    assert History(messages_and_choices=[], reward=1).messages() == [] and "History has no reward" in caplog.text
+
+
+def test_a_model_may_say_that_it_is_trainable() -> None:
+    """As ART writes one; a model that is not does not become one."""
+    assert TrainableModel(name="m", project="p", base_model="b", trainable=True).trainable
+    with pytest.raises(ValueError, match="trainable"):
+        Model(name="m", project="p", trainable=True)
 
 
 def test_internal_configurations_as_plain_mappings() -> None:

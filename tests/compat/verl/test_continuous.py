@@ -190,7 +190,7 @@ def test_an_answer_that_was_cut_is_closed(play: Player, plan: Callable[..., Conf
             ids = await self.ct_build_initial_tokens([USER])
             first = await self.server_manager.generate("r", prompt_ids=ids, sampling_params=sampling_params)
             said = [USER, {"role": "assistant", "content": "cut"}]
-            merged, mask, _ = await self.ct_merge_context_msg(
+            merged, mask, _ = await self.ct_merge_non_assistant_msg(
                 said, [*said, {"role": "user", "content": "Go on."}], [*ids, *first], [1] * len(first)
             )
             assert mask == [1] * len(first) + [0] * merged.appended_token_count
@@ -263,5 +263,5 @@ def test_templates_that_ask_for_the_call_are_shown_it(text: ChatText) -> None:
     behind = "\n<|im_start|>tool\n2<|im_end|>\n<|im_start|>assistant\n"
     (end,) = text.tokenizer.stop_ids & set(text.tokenizer.encode("<|im_end|>"))
     for last, closing in ((end, ""), (5, "<|im_end|>")):
-        merged = builder.merge_context_tokens(said, updated, [last])
+        merged = builder.merge_non_assistant_tokens(said, updated, [last])
         assert text.tokenizer.decode(merged.token_ids[1:]) == closing + behind

@@ -29,6 +29,11 @@ def double(number: int) -> dict:
 
 @function_tool
 async def shout(text: str) -> str:
+    '''Shouts.
+
+    Args:
+        text: what to shout.
+    '''
     return text.upper()
 """
 YAML = "tools: [{class_name: ludus.compat.verl.tools.gsm8k_tool.Gsm8kTool, config: {type: native}}]\n"
@@ -54,7 +59,12 @@ def test_a_file_is_loaded_once_and_its_tools_can_be_called(tmp_path: Path, caplo
     with pytest.raises(KeyError, match="no function tool 'doubl'; did you mean 'double'"):
         module.get_function_tool("doubl")
     assert not caplog.records
-    function_tool("double")(lambda: 1)
+
+    @function_tool("double")
+    def other() -> int:
+        """Doubles nothing."""
+        return 1
+
     assert f"the function tool 'double' was {double.fn.__module__}.double and is" in caplog.text
     with pytest.raises(FileNotFoundError, match=r"does not exist: nowhere\.py"):
         module.load_function_tools_from_path("nowhere.py")
@@ -75,6 +85,70 @@ def test_what_a_function_returned_in_three_parts(returned: Any, expected: tuple[
     assert (response.text, reward, metrics) == expected
     with pytest.raises(TypeError, match="length 1, 2, or 3"):
         module.normalize_function_tool_return(())
+
+
+def undocumented(x: str) -> str:
+    return x
+
+
+def untyped(x) -> str:  # type: ignore[no-untyped-def]
+    """Doc.
+
+    Args:
+        x: a thing.
+    """
+    return str(x)
+
+
+def partial(x: int, y: int) -> int:
+    """Adds.
+
+    Args:
+        x: only this is described.
+    """
+    return x + y
+
+
+def open_ended(**more: int) -> int:
+    """Sums."""
+    return sum(more.values())
+
+
+@pytest.mark.parametrize(
+    ("function", "what"),
+    [
+        (undocumented, "undocumented has no docstring"),
+        (untyped, "untyped is missing a type hint for the argument 'x'"),
+        (partial, "partial has no description for the argument 'y'"),
+        (open_ended, "open_ended has the variadic parameter 'more'"),
+    ],
+)
+def test_a_function_says_what_it_is_where_it_is_defined(function: Any, what: str) -> None:
+    """As verl demands it; a schema of one's own says it as well."""
+    with pytest.raises(ValueError, match=what):
+        function_tool("any")(function)
+    assert "any" not in FUNCTION_TOOL_REGISTRY
+    function_tool("any", schema={"type": "function", "function": {"name": "any"}})(function)
+    assert FUNCTION_TOOL_REGISTRY["any"].fn is function
+
+
+def test_a_name_is_one_function_of_a_module() -> None:
+    """The same one may be defined again, as a cell of a notebook that is run twice does."""
+
+    def define() -> Any:
+        def first() -> None:
+            """Is the first."""
+
+        return first
+
+    function_tool("twice")(define())
+    function_tool("twice")(define())
+
+    def second() -> None:
+        """Is the second."""
+
+    with pytest.raises(UserError, match="'twice' is already registered"):
+        function_tool("twice")(second)
 
 
 def test_tools_of_both_files_are_one_list(tmp_path: Path) -> None:

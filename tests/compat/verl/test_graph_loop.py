@@ -259,7 +259,7 @@ def test_the_tools_of_the_run(play: Any, tmp_path: Path) -> None:
         "from ludus.compat.verl import function_tool\n\n\n"
         "@function_tool\n"
         "async def halve(number: int) -> float:\n"
-        '    """Half of a number."""\n'
+        '    """Half of a number.\n\n    Args:\n        number: Which.\n    """\n'
         "    return number / 2\n"
     )
     calls = "\n".join([call("halve", number=3), call("add", a=1, b=1), call("halve", number=5)])
@@ -287,7 +287,7 @@ def test_long_answers_of_tools_are_cut(play: Any) -> None:
         Own,
         ROW,
         [call("tell"), "Oh."],
-        plan=plan(max_tool_response_length=20, tool_response_truncate_side="left"),
+        plan=plan(max_tool_response_length=20, tool_response_truncate_side="right"),
     )
     said = played.record.turns[1].messages[-1].content or ""
     assert said.startswith("seven wizards") and said.endswith("...(truncated)") and len(said) < 200

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import logging
 import threading
 from typing import Any
 
 import pytest
 
-from ludus.compat.verl.parser import FunctionCall, HermesToolParser, KimiToolParser, ToolParser
+from ludus.agents.tools.schema import OpenAIFunctionToolSchema
+from ludus.compat.verl.parser import FunctionCall, HermesToolParser, KimiToolParser, Qwen3XMLToolParser, ToolParser
 from ludus.compat.verl.server import TokenOutput
 from ludus.compat.verl.tokens import LoopTokenizer
 from ludus.compat.verl.tracing import RolloutTraceConfig, rollout_trace_attr, rollout_trace_op
@@ -94,6 +96,45 @@ def test_parsers_have_classes_and_take_any_tokenizer() -> None:
     for end in ("<end>", "<|im_end|>"):
         assert asyncio.run(HermesToolParser(_ForeignTokenizer("Yes." + end)).extract_tool_calls([1])) == ("Yes.", [])
     assert KimiToolParser(None).stop_token_ids == []
+
+
+def tool(name: str, **properties: str) -> OpenAIFunctionToolSchema:
+    parameters = {
+        "type": "object",
+        "properties": {key: {"type": kind} for key, kind in properties.items()},
+        "required": list(properties),
+    }
+    return OpenAIFunctionToolSchema.model_validate({"function": {"name": name, "parameters": parameters}})
+
+
+@pytest.mark.parametrize(
+    ("written", "found"),
+    [
+        ("functions.get_weather:0", "get_weather"),
+        ("call-get-weather-0", "get_weather"),
+        ("call_17", "get_weather"),  # of all tools it alone needs nothing that is not given
+        ("functions.weather:0", "get_weather"),
+        ("functions.search:0", "search"),
+    ],
+)
+def test_a_tool_that_kimis_id_names_otherwise_is_found(written: str, found: str) -> None:
+    """As verl does: by its name anywhere in the id, else by what it needs. The id stays as the model wrote it."""
+    tokenizer = _ForeignTokenizer(KIMI.replace("functions.f:0", written).replace('{"a": 1}', '{"city":"Rome"}'))
+    tools = [tool("get_weather", city="string"), tool("search", query="string"), tool("noop")]
+    _, (call,) = asyncio.run(KimiToolParser(tokenizer).extract_tool_calls([1], tools))
+    assert (call.name, call.tool_call_id, call.arguments) == (found, written, '{"city": "Rome"}')
+
+
+def test_the_inside_of_a_qwen_call_is_read_by_itself() -> None:
+    """Values by their schema, none of them run as code; an argument that was cut off is left out."""
+    read = Qwen3XMLToolParser(None)._parse_xml_function_call
+    call = read("f><parameter=items>[1, 2]</parameter><parameter=more", [tool("f", items="array")])
+    assert call is not None and call.arguments == '{"items": [1, 2]}'
+    call = read("f><parameter=items>open('x')</parameter>", [tool("f", items="array")])
+    assert call is not None and json.loads(call.arguments) == {"items": "open('x')"}
+    call = read("f><parameter=a>value</parameter>", None)
+    assert call is not None and (call.name, call.arguments) == ("f", '{"a": "value"}')
+    assert read("f", []) is None
 
 
 def test_a_parser_of_ones_own_has_a_name() -> None:
