@@ -14,6 +14,7 @@
 #   make test-triton  the kernels for cards, interpreted on this processor, and compiled for a card
 #   make test-card-env   every test in an environment as on machines with cards: Python 3.12, torch 2.11, transformers 5.17
 #   make test-matrix     what depends on transformers, with the oldest and the newest that may be installed
+#   make test-without    processes, sandbox and verifiers where prctl, os.waitid, Landlock, namespaces … are taken away, one by one
 #   make test-gpu   what runs on a CUDA card, held against the processor; `make test-gpu LIST=yes` only lists it
 #   make test-slurm      runs in a real Slurm of one node, which is installed here: CONSENT=yes says that you agree
 #   make test-builds     the kernels as other processors and compilers get them, and with sanitizers: g++ and clang++ must be there
@@ -57,7 +58,7 @@ export PYTHONDONTWRITEBYTECODE :=
 # Frameworks that do not install together with ours: each gets the environment that its requirements.txt locks.
 FRAMEWORKS := $(patsubst tests/%/requirements.txt,.%/.ready,$(wildcard tests/frameworks/*/requirements.txt))
 
-.PHONY: docs check-docs web check-web attack release audit chaos demo test test-gpu test-triton test-card-env test-matrix test-all test-core machine test-launch test-builds wheels test-browser test-frameworks test-engines test-oracles test-trackio test-slurm fuzz public-names server-fields setup lint check bench clean
+.PHONY: docs check-docs web check-web attack release audit chaos demo test test-gpu test-triton test-card-env test-matrix test-without test-all test-core machine test-launch test-builds wheels test-browser test-frameworks test-engines test-oracles test-trackio test-slurm fuzz public-names server-fields setup lint check bench clean
 
 demo: $(READY)
 	$(BIN)/ludus models get smollm2-135m
@@ -138,6 +139,17 @@ test-builds: $(READY)
 	CXXFLAGS="$(SANITIZED)" $(PRELOADED) $(PYTEST) $(KERNEL_TESTS)
 	CXXFLAGS="$(SANITIZED) $(OWN_THREADS)" $(BIN)/python -m ludus.kernels.build
 	CXXFLAGS="$(SANITIZED) $(OWN_THREADS)" $(PRELOADED) $(PYTEST) tests/kernels/test_threads.py $(KERNEL_TESTS)
+
+# What processes, sandbox and verifiers may lack, taken away one by one: every test passes, or is skipped with the words
+# in which the feature says that it is not there.
+WITHOUT       := prctl functions landlock namespaces mount_setattr seccomp
+WITHOUT_TESTS := tests/processes tests/rewards tests/attacks/test_sandbox.py tests/compat/realhf/test_math_code.py \
+  tests/compat/verl/test_gsm8k.py
+test-without: $(READY)
+	$(PYTEST) tests/processes/test_without.py
+	set -e; for taken in $(WITHOUT); do echo "without $$taken:"; \
+	  OMP_NUM_THREADS=1 $(BIN)/python tests/processes/without.py $$taken \
+	    $(BIN)/python -m pytest -q -rs $(WITHOUT_TESTS) --ignore=tests/processes/test_without.py; done
 
 wheels: $(READY)
 	rm -rf build/wheels && mkdir -p build/wheels
