@@ -156,6 +156,7 @@ NEEDS_TORCH = (
     "ludus.checks.bench.ceiling",
     "ludus.checks.bench.profile",
     "ludus.checks.bench.publish",
+    "ludus.checks.bench.quota",
     "ludus.checks.bench.sample",
     "ludus.checks.bench.train",
 )

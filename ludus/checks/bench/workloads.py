@@ -74,6 +74,14 @@ class TrainWork(Workload):
 
 
 @dataclass(frozen=True, slots=True)
+class QuotaWork:
+    """Sample, then train, with the threads that are chosen."""
+
+    sampling: SampleWork
+    training: TrainWork
+
+
+@dataclass(frozen=True, slots=True)
 class MemoryWork(Workload):
     """Train with different sizes in every step, and measure memory."""
 
