@@ -12,6 +12,7 @@ from pathlib import Path
 
 import torch
 
+from ludus.checks.doctor.demo import DemoSpeed, measure_demo
 from ludus.errors import BackendError
 from ludus.kernels.build import Build, build_library, build_of, find_compiler, source_names, version_of
 from ludus.machine import Machine
@@ -43,6 +44,8 @@ class MachineReport:
     kernels: dict[str, Build | str]
     """How each kernel library was built, or why it was not, by name."""
     cards: tuple[str, ...]
+    demo: DemoSpeed | None
+    """How fast `make demo` would be. None: it would compute on a card, for which this is not known."""
     advice: tuple[str, ...]
     """What would make it faster, the largest effect first."""
 
@@ -57,17 +60,19 @@ def examine_machine() -> MachineReport:
         compiler = version_of(find_compiler()).partition("\n")[0]
     except BackendError:
         compiler = None
+    dtype = choose_dtype(device)
     return MachineReport(
         machine=machine,
         torch=torch.__version__,
         capability=torch.backends.cpu.get_cpu_capability(),
         threads=threads,
-        dtype=choose_dtype(device),
+        dtype=dtype,
         device=str(device),
         products=products,
         compiler=compiler,
         kernels=kernels,
         cards=cards,
+        demo=measure_demo(getattr(torch, dtype)) if device.type == "cpu" else None,
         advice=tuple(_advice(machine, threads, products, kernels, has_card=bool(cards))),
     )
 
