@@ -158,6 +158,7 @@ NEEDS_TORCH = (
     "ludus.checks.bench.profile",
     "ludus.checks.bench.publish",
     "ludus.checks.bench.quota",
+    "ludus.checks.bench.row",
     "ludus.checks.bench.sample",
     "ludus.checks.bench.train",
 )

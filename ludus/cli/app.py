@@ -48,7 +48,7 @@ _CHECKS = (
     "doors",
 )
 _BENCHES = (
-    *("sample", "train", "step", "learn", "curves", "gateway", "turns", "publish", "quota", "trace", "replicas"),
+    *("sample", "train", "step", "learn", "curves", "gateway", "turns", "publish", "row", "quota", "trace", "replicas"),
     "overlap",
 )
 COMMANDS = {

@@ -22,6 +22,7 @@ from ludus.checks.bench.workloads import (
     PublishWork,
     QuotaWork,
     ReplicasWork,
+    RowWork,
     SampleWork,
     StepWork,
     TraceWork,
@@ -30,6 +31,7 @@ from ludus.checks.bench.workloads import (
     TurnsWork,
     chat_encoder,
     gateway_work,
+    long_row,
     sample_batches,
     sums,
     train_rows,
@@ -338,6 +340,34 @@ def trace(
     work = TraceWork(str(folder), tuple(overrides or ()), questions=questions, new_tokens=new_tokens, episodes=episodes)
     plain = our_runner("trace", replace(work, traced=False), "without traces")
     compare("trace", work, plain, pairs, as_json)
+
+
+def row(
+    overrides: Overrides = None,
+    tokens: Annotated[int, Option(min=64, help="Of the row that is trained.")] = 4096,
+    rows: Annotated[int, Option(min=1, help="Trained alone, and again beside the answers.")] = 2,
+    vs: Annotated[str | None, Option(help="turns: the row keeps its turn to its end; or Ludus alone.")] = None,
+    pairs: Pairs = 1,
+    model: Model = "smollm2-135m",
+    as_json: JsonFigures = False,
+) -> None:
+    """What do agents wait for while a long row is trained in the same process?
+
+    One answer is sampled all the time, and twice a second another call is
+    aborted: from one token to the next, and from an abort to its answer.
+    The tokens a second of training, alone and beside them, say what that
+    costs. A ratio above 1 means less waiting, or quicker training.
+
+    [bold]Example:[/]  ludus bench row --vs turns
+    """
+    if vs not in (None, "turns"):
+        raise UserError(f"--vs {vs} cannot be compared in this bench; known: turns")
+    folder = folder_of(model, overrides)
+    prompt = sample_batches(chat_encoder(folder), (1,))[0][0]
+    trained = long_row(tokens, vocab_size(folder))
+    work = RowWork(str(folder), tuple(overrides or ()), row=trained, prompt=prompt, rows=rows)
+    before = None if vs is None else our_runner("row", replace(work, gives_way=False), "one turn a row")
+    compare("row", work, before, pairs, as_json)
 
 
 def quota(
