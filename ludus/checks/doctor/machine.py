@@ -16,7 +16,7 @@ from ludus.checks.doctor.demo import DemoSpeed, measure_demo
 from ludus.errors import BackendError
 from ludus.kernels.build import Build, build_library, build_of, find_compiler, source_names, version_of
 from ludus.machine import Machine
-from ludus.models.device import choose_device
+from ludus.models.device import choose_device, has_apple_gpu
 from ludus.models.dtype import CAPS, ProductTimes, choose_dtype, product_times
 from ludus.models.threads import choose_threads
 
@@ -90,6 +90,8 @@ def _advice(
     if not has_card and _DRIVER.exists():
         why = "finds none" if torch.version.cuda else "was built without CUDA"
         yield f"there is an NVIDIA card, and this torch {why}: install the torch that its page names for your driver"
+    if has_apple_gpu():
+        yield "there is an Apple GPU: try model.device=mps, which nobody has measured yet"
     reasons = dict.fromkeys(each for each in kernels.values() if isinstance(each, str))
     yield from (
         f"our kernels are missing, which takes about twice as long: {why}; {_INSTALL_COMPILER}" for why in reasons
