@@ -14,9 +14,12 @@
 #   make test-triton  the kernels for cards, interpreted on this processor, and compiled for a card
 #   make test-card-env   every test in an environment as on machines with cards: Python 3.12, torch 2.11, transformers 5.17
 #   make test-matrix     what depends on transformers, with the oldest and the newest that may be installed
+#   make test-without    processes, sandbox and verifiers where prctl, os.waitid, Landlock, namespaces … are taken away, one by one
 #   make test-gpu   what runs on a CUDA card, held against the processor; `make test-gpu LIST=yes` only lists it
 #   make test-slurm      runs in a real Slurm of one node, which is installed here: CONSENT=yes says that you agree
-#   make test-builds     the kernels as other processors and compilers get them, and with sanitizers: g++ and clang++ must be there
+#   make test-builds     kernels, engine, trainer and two steps of the demo as other processors and compilers get them, and with
+#                        sanitizers (Debian's clang is installed if there is none); make bench-builds   how fast each build is
+#   make test-aarch64    the kernels for aarch64, under qemu (Debian's is installed if there is none)
 #   make wheels  a wheel for x86-64 and one for aarch64, in build/wheels, with the kernels compiled: their users need no compiler
 #                (g++ and aarch64-linux-gnu-g++ must be there)
 #   make test-browser    what shows itself in a browser, looked at in a real one (Chromium; Debian's is installed if there is none)
@@ -57,7 +60,7 @@ export PYTHONDONTWRITEBYTECODE :=
 # Frameworks that do not install together with ours: each gets the environment that its requirements.txt locks.
 FRAMEWORKS := $(patsubst tests/%/requirements.txt,.%/.ready,$(wildcard tests/frameworks/*/requirements.txt))
 
-.PHONY: docs check-docs web check-web attack release audit chaos demo test test-gpu test-triton test-card-env test-matrix test-all test-core machine test-launch test-builds wheels test-browser test-frameworks test-engines test-oracles test-trackio test-slurm fuzz public-names server-fields setup lint check bench clean
+.PHONY: docs check-docs web check-web attack release audit chaos demo test test-gpu test-triton test-card-env test-matrix test-without test-all test-core machine test-launch test-builds test-aarch64 bench-builds wheels test-browser test-frameworks test-engines test-oracles test-trackio test-slurm fuzz public-names server-fields setup lint check bench clean
 
 demo: $(READY)
 	$(BIN)/ludus models get smollm2-135m
@@ -120,24 +123,63 @@ test-launch: $(READY)
 	$(BIN)/ludus models get smollm2-135m
 	$(PYTEST) -o 'python_files=over_ssh.py over_ray.py' tests/cluster/remote tests/docs
 
-# What computes in our kernels, in builds that this processor could do without. A sanitizer has to be loaded first of all,
-# but by no compiler, which would take minutes with it.
+# What computes in our kernels, and a few steps of the demo, in builds that this processor could do without. A sanitizer
+# has to be loaded first of all, but by no compiler, which would take minutes with it.
 KERNEL_TESTS := tests/kernels/test_tree.py tests/kernels/test_linear.py tests/kernels/test_rowwise.py tests/trainer/test_softmax.py tests/trainer/test_adamw.py
+BUILD_TESTS  := $(KERNEL_TESTS) tests/engines/local/draws tests/engines/local/kernels tests/engines/local/test_core.py \
+  tests/trainer/test_step.py tests/trainer/test_rounding.py
+FEW_STEPS    := recipes/guess/run.yaml --new run_root=build/runs total_train_steps=2 eval.before=false eval.after=false
 SANITIZED    := -fsanitize=address,undefined -fno-sanitize-recover=all
 PRELOADED    := ASAN_OPTIONS=detect_leaks=0 LD_PRELOAD="$$(g++ -print-file-name=libasan.so) $$(g++ -print-file-name=libstdc++.so.6)"
-# GNU's compiler as one that has no OpenMP: threads are ours then.
+# A compiler as one that has no OpenMP: threads are ours then.
 OWN_THREADS  := -fno-openmp -fopenmp-simd
+CLANG := command -v clang++ >/dev/null || { apt-get update -qq && apt-get install -y -qq --no-install-recommends clang libomp-dev; }
+
+# $(1): variables of the environment. $(2): further tests.
+define in_build
+	$(1) $(PYTEST) $(2) $(BUILD_TESTS)
+	$(1) $(BIN)/ludus train $(FEW_STEPS)
+endef
+
 test-builds: $(READY)
-	CXXFLAGS=-march=x86-64-v3 $(PYTEST) $(KERNEL_TESTS)
-	CXXFLAGS=-march=x86-64-v2 $(PYTEST) $(KERNEL_TESTS)
-	CXXFLAGS=-mno-amx-bf16 $(PYTEST) $(KERNEL_TESTS)
-	CXXFLAGS="$(OWN_THREADS)" $(PYTEST) tests/kernels/test_threads.py $(KERNEL_TESTS)
-	CXX=clang++ $(PYTEST) $(KERNEL_TESTS)
-	CXX=clang++ CXXFLAGS=-march=x86-64-v3 $(PYTEST) $(KERNEL_TESTS)
+	$(CLANG)
+	$(BIN)/ludus models get smollm2-135m
+	$(call in_build,CXXFLAGS=-march=x86-64-v3)
+	$(call in_build,CXXFLAGS=-march=x86-64-v2)
+	$(call in_build,CXXFLAGS=-mno-amx-bf16)
+	$(call in_build,CXXFLAGS="$(OWN_THREADS)",tests/kernels/test_threads.py)
+	$(call in_build,CXX=clang++)
+	$(call in_build,CXX=clang++ CXXFLAGS=-march=x86-64-v3)
+	$(call in_build,CXX=clang++ CXXFLAGS="$(OWN_THREADS)",tests/kernels/test_threads.py)
 	CXXFLAGS="$(SANITIZED)" $(BIN)/python -m ludus.kernels.build
-	CXXFLAGS="$(SANITIZED)" $(PRELOADED) $(PYTEST) $(KERNEL_TESTS)
+	$(call in_build,CXXFLAGS="$(SANITIZED)" $(PRELOADED))
 	CXXFLAGS="$(SANITIZED) $(OWN_THREADS)" $(BIN)/python -m ludus.kernels.build
-	CXXFLAGS="$(SANITIZED) $(OWN_THREADS)" $(PRELOADED) $(PYTEST) tests/kernels/test_threads.py $(KERNEL_TESTS)
+	$(call in_build,CXXFLAGS="$(SANITIZED) $(OWN_THREADS)" $(PRELOADED),tests/kernels/test_threads.py)
+
+# Python and torch for aarch64, emulated; what starts another Python would need an emulator that the system knows of.
+QEMU := { command -v qemu-aarch64 && command -v aarch64-linux-gnu-g++; } >/dev/null || { \
+  apt-get update -qq && apt-get install -y -qq --no-install-recommends qemu-user g++-aarch64-linux-gnu libc6-dev-arm64-cross; }
+STARTS_PYTHON := tests/kernels/test_tree.py::test_scratch_memory_of_a_long_row_is_given_back
+test-aarch64: $(READY)
+	$(QEMU)
+	tests/kernels/aarch64.sh build/aarch64 $(KERNEL_TESTS) --deselect $(STARTS_PYTHON)
+
+# How many times as fast as torch each build is, on one thread and on all.
+bench-builds: $(READY)
+	$(CLANG)
+	$(BIN)/python bench/kernels.py --threads 1
+	$(BIN)/python bench/kernels.py
+
+# What processes, sandbox and verifiers may lack, taken away one by one: every test passes, or is skipped with the words
+# in which the feature says that it is not there.
+WITHOUT       := prctl functions landlock namespaces mount_setattr seccomp
+WITHOUT_TESTS := tests/processes tests/rewards tests/attacks/test_sandbox.py tests/compat/realhf/test_math_code.py \
+  tests/compat/verl/test_gsm8k.py
+test-without: $(READY)
+	$(PYTEST) tests/processes/test_without.py
+	set -e; for taken in $(WITHOUT); do echo "without $$taken:"; \
+	  OMP_NUM_THREADS=1 $(BIN)/python tests/processes/without.py $$taken \
+	    $(BIN)/python -m pytest -q -rs $(WITHOUT_TESTS) --ignore=tests/processes/test_without.py; done
 
 wheels: $(READY)
 	rm -rf build/wheels && mkdir -p build/wheels

@@ -98,6 +98,18 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     items.sort(key=lambda item: places.get(item.nodeid.partition("::")[0], len(places)))
 
 
+@pytest.fixture
+def sandbox() -> None:
+    """Where this system has none, whoever needs it says so; a test of what it does is skipped with these words."""
+    from ludus.errors import UserError
+    from ludus.processes.walls import walls
+
+    try:
+        walls()
+    except UserError as error:
+        pytest.skip(str(error))
+
+
 CHATML = (
     "{% for message in messages %}{% if loop.first and messages[0]['role'] != 'system' %}{{ '<|im_start|>system\n"
     "You are a helpful AI assistant named SmolLM, trained by Hugging Face<|im_end|>\n"

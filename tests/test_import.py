@@ -68,9 +68,13 @@ def test_an_unknown_name_is_an_attribute_error() -> None:
         _ = ludus.Trainr
 
 
-def test_on_windows_one_sentence_says_where_it_runs() -> None:
-    """Instead of a module that is missing somewhere below."""
-    script = "import sys; sys.platform = 'win32'; import ludus"
-    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False, timeout=60)
+@pytest.mark.parametrize("command", ["import ludus", "runpy.run_path('setup.py')"], ids=["import", "install"])
+def test_on_windows_one_sentence_says_where_it_runs(command: str) -> None:
+    """Instead of a module that is missing somewhere below; installing from source says it too."""
+    script = f"import runpy, sys; sys.platform = 'win32'; {command}"
+    root = Path(__file__).parent.parent
+    done = subprocess.run(
+        [sys.executable, "-c", script], cwd=root, capture_output=True, text=True, check=False, timeout=60
+    )
     assert done.returncode == 1
     assert done.stderr.splitlines()[-1].startswith("ImportError: Ludus runs on Linux and macOS; on Windows")

@@ -109,7 +109,7 @@ BEYOND_SEAMS = {
         "runs are processes, which things happen to": "processes.end_with_parent processes.program",
         "the doctor looks at templates, parsers and tokens": "text.*",
         "and at the machine, as the parts that compute see it": (
-            "kernels.build models.device models.dtype models.threads"
+            "kernels.build kernels.linear models.device models.dtype models.threads"
         ),
         "how long and how much": "loop.memory loop.observer runs.metrics",
         "what a run that was ended has saved": "loop.checkpoint loop.interrupt runs.folder",
@@ -151,11 +151,14 @@ NEEDS_TORCH = (
     "ludus.kernels.triton_rowwise",
     "ludus.teachers.model",
     "ludus.trainer",
+    "ludus.checks.doctor.demo",
     "ludus.checks.doctor.machine",
     "ludus.checks.bench.turns",
     "ludus.checks.bench.ceiling",
     "ludus.checks.bench.profile",
     "ludus.checks.bench.publish",
+    "ludus.checks.bench.quota",
+    "ludus.checks.bench.row",
     "ludus.checks.bench.sample",
     "ludus.checks.bench.train",
 )

@@ -23,6 +23,7 @@ from ludus.algorithms.base import (
 from ludus.algorithms.corrections import Corrected, product, weights_of_counted
 from ludus.algorithms.demonstrations import demonstration_loss
 from ludus.algorithms.distillation import add_distillation
+from ludus.algorithms.exact import exact
 from ludus.algorithms.levels import mean_within
 from ludus.algorithms.metrics import bounded_exp, demonstration_metrics, kl_estimate, replay_metrics
 from ludus.algorithms.own import OwnAdvantageSettings, OwnLossSettings
@@ -203,11 +204,11 @@ def _second_moment(inputs: LossInputs, settings: AlgorithmSettings) -> Tensor | 
     if settings.second_moment is None:
         return None
     policy_N = inputs.logprobs_N if inputs.proximal_logprobs_N is None else inputs.proximal_logprobs_N
-    log_ratio_N = (policy_N.detach() - inputs.sampled_logprobs_N).double()
-    could_be_N, moments_N = inputs.advantages_N * log_ratio_N > 0, log_ratio_N.square()
+    log_ratio_N = exact(policy_N.detach() - inputs.sampled_logprobs_N)
+    could_be_N, moments_N = exact(inputs.advantages_N) * log_ratio_N > 0, log_ratio_N.square()
     # on the CPU, where a sum always has the same order; the means rise with the moments
     rising_M = moments_N[could_be_N].cpu().sort().values
     means_M = rising_M.cumsum(0) / rising_M.new_ones(rising_M.shape).cumsum(0)
     left_out_M = rising_M[means_M >= settings.second_moment]
     smallest = float(left_out_M[0]) if len(left_out_M) else math.inf
-    return (~could_be_N | (moments_N < smallest)).float()
+    return (~could_be_N | (moments_N < smallest)).float().to(inputs.advantages_N.device)

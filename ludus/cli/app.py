@@ -47,7 +47,10 @@ _CHECKS = (
     "dialects",
     "doors",
 )
-_BENCHES = ("sample", "train", "step", "learn", "curves", "gateway", "turns", "publish", "trace", "replicas", "overlap")
+_BENCHES = (
+    *("sample", "train", "step", "learn", "curves", "gateway", "turns", "publish", "row", "quota", "trace", "replicas"),
+    "overlap",
+)
 COMMANDS = {
     "train": "cli.train:train",
     "plan": "cli.plan:plan",

@@ -2,25 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 from typer import Argument, Option
 
-from ludus.checks.bench.curves import (
-    LAST_STEPS,
-    compare_curves,
-    curve_file,
-    plot_curves,
-    read_curves,
-    recorded,
-    write_curve,
-)
-from ludus.checks.bench.pairs import Measured, Results, Runner, run_pairs
-from ludus.checks.bench.results import result, rows_of
-from ludus.checks.bench.runner import PEERS_FOLDER, our_runner, peer_names, peer_runner
+from ludus.checks.bench.curves import LAST_STEPS, compare_curves, plot_curves, read_curves, recorded
+from ludus.checks.bench.pairs import Measured, Results
+from ludus.checks.bench.results import rows_of
+from ludus.checks.bench.runner import PEERS_FOLDER, our_runner, peer_names
 from ludus.checks.bench.soak import SoakWork
 from ludus.checks.bench.table import BENCHES
 from ludus.checks.bench.workloads import (
@@ -29,30 +20,41 @@ from ludus.checks.bench.workloads import (
     MemoryWork,
     OverlapWork,
     PublishWork,
+    QuotaWork,
     ReplicasWork,
+    RowWork,
     SampleWork,
     StepWork,
     TraceWork,
     TrainKind,
     TrainWork,
     TurnsWork,
-    Workload,
     chat_encoder,
     gateway_work,
+    long_row,
     sample_batches,
     sums,
     train_rows,
     vocab_size,
 )
+from ludus.checks.preload import MKL_THREADS, shown_cores
 from ludus.cli.console import counting
 from ludus.cli.display import finish, parse_numbers, show
+from ludus.cli.measuring import (
+    compare,
+    folder_of,
+    headers_of,
+    measure_alone,
+    record_curves,
+    record_quality,
+    runner_of_peer,
+    show_memory,
+    show_profile,
+)
 from ludus.cli.options import JsonFigures, Model
 from ludus.compat.config import load_config
 from ludus.errors import UserError
 from ludus.models.resolve import resolve_model
-
-if TYPE_CHECKING:
-    from _typeshed import DataclassInstance
 
 _SOAK_S_A_SESSION = 0.06
 """Seconds for each session: 10,000 sessions take ten minutes."""
@@ -100,12 +102,12 @@ def sample(
 
     [bold]Example:[/]  ludus bench sample --vs vllm --requests 1,64,256
     """
-    folder = _folder(model, overrides)
+    folder = folder_of(model, overrides)
     batches = sample_batches(chat_encoder(folder), parse_numbers(requests))
     work = SampleWork(str(folder), tuple(overrides or ()), batches=batches, new_tokens=new_tokens)
     if profile:
-        return _profile("sample", work, as_json)
-    return _compare("sample", work, _peer("sample", vs, peers, work), pairs, as_json)
+        return show_profile("sample", work, as_json)
+    return compare("sample", work, runner_of_peer("sample", vs, peers, work), pairs, as_json)
 
 
 def train(
@@ -134,16 +136,16 @@ def train(
 
       ludus bench train --memory --steps 500
     """
-    folder, settings = _folder(model, overrides), tuple(overrides or ())
+    folder, settings = folder_of(model, overrides), tuple(overrides or ())
     if memory:
-        return _memory(MemoryWork(str(folder), settings, vocab_size=vocab_size(folder), steps=steps), as_json)
+        return show_memory(MemoryWork(str(folder), settings, vocab_size=vocab_size(folder), steps=steps), as_json)
     rows, num_shared = train_rows(work, vocab_size(folder))
     full = TrainWork(str(folder), settings, kind=work, rows=rows, shared_tokens=num_shared, steps=steps)
     asked = replace(full, lora_rank=LORA_RANK if lora else None, checkpointing=checkpointing)
     if profile:
-        return _profile("train", asked, as_json)
-    peer = our_runner("train", full, "full") if vs == "full" else _peer("train", vs, peers, asked)
-    return _compare("train", asked, peer, pairs, as_json)
+        return show_profile("train", asked, as_json)
+    peer = our_runner("train", full, "full") if vs == "full" else runner_of_peer("train", vs, peers, asked)
+    return compare("train", asked, peer, pairs, as_json)
 
 
 def step(
@@ -175,7 +177,7 @@ def step(
 
       ludus bench step --vs trl --quality --steps 40 --seeds 0,1,2
     """
-    model_folder, settings = _folder(model, overrides), tuple(overrides or ())
+    model_folder, settings = folder_of(model, overrides), tuple(overrides or ())
     works = []
     for seed in parse_numbers(seeds, least=0) if quality else (0,):
         questions, answers = sums(seed)
@@ -183,10 +185,10 @@ def step(
             StepWork(str(model_folder), settings, seed=seed, questions=questions, answers=answers, steps=steps)
         )
     if not quality:
-        return _compare("step", works[0], _peer("step", vs, peers, works[0]), pairs, as_json)
+        return compare("step", works[0], runner_of_peer("step", vs, peers, works[0]), pairs, as_json)
     names = () if vs is None else peer_names("step", vs)
     names = names if record else recorded(folder, names)
-    _quality(works, folder, name, names if record else (), peers)
+    record_quality(works, folder, name, names if record else (), peers)
     return curves([name, *names], folder, None, as_json)
 
 
@@ -208,7 +210,7 @@ def learn(
     settings = tuple(overrides or ())
     called = name or load_config(run, settings).name
     works = [(seed, LearnWork(str(run), settings, seed)) for seed in parse_numbers(seeds, least=0)]
-    _record([(seed, our_runner("learn", work, called)) for seed, work in works], folder)
+    record_curves([(seed, our_runner("learn", work, called)) for seed, work in works], folder)
     return curves([called], folder, None, as_json)
 
 
@@ -261,16 +263,16 @@ def gateway(
     """
     folder = resolve_model(model)
     if soak:
-        body = _alone("soak", "soak", SoakWork(str(folder), sessions, _SOAK_S_A_SESSION * sessions, streams))
+        body = measure_alone("soak", "soak", SoakWork(str(folder), sessions, _SOAK_S_A_SESSION * sessions, streams))
         finish({"bench": "gateway soak", **body}, _SOAK_HEADERS, as_json, rows=[_soak_row(body)])
         return
     work = gateway_work(folder, connections=requests, seconds=seconds)
-    peer = _peer("gateway", vs, peers, work)
+    peer = runner_of_peer("gateway", vs, peers, work)
     counted = None
     if turns:
-        counted = _alone("turns", "turns", TurnsWork(str(folder), turns // 2, turns, 1))["rows"]
+        counted = measure_alone("turns", "turns", TurnsWork(str(folder), turns // 2, turns, 1))["rows"]
         show(counted, _turns_headers(turns))
-    _compare("gateway", work, peer, pairs, as_json, turns=counted)
+    compare("gateway", work, peer, pairs, as_json, turns=counted)
 
 
 def turns(
@@ -288,7 +290,7 @@ def turns(
 
     [bold]Example:[/]  ludus bench turns
     """
-    body = _alone("turns", "turns", TurnsWork(str(resolve_model(model)), long // 2, long, pairs))
+    body = measure_alone("turns", "turns", TurnsWork(str(resolve_model(model)), long // 2, long, pairs))
     finish(body, _turns_headers(long), as_json)
 
 
@@ -309,12 +311,12 @@ def publish(
 
     [bold]Example:[/]  ludus bench publish --vs reload
     """
-    folder = _folder(model, overrides)
+    folder = folder_of(model, overrides)
     prompts = sample_batches(chat_encoder(folder), (requests,))[0]
     work = PublishWork(str(folder), tuple(overrides or ()), prompts=prompts, new_tokens=new_tokens)
     if vs not in (None, "reload"):
         raise UserError(f"--vs {vs} cannot be compared in this bench; known: reload")
-    _compare("publish", work, None if vs is None else our_runner("reload", work, "reload"), pairs, as_json)
+    compare("publish", work, None if vs is None else our_runner("reload", work, "reload"), pairs, as_json)
 
 
 def trace(
@@ -334,10 +336,73 @@ def trace(
     [bold]Example:[/]  ludus bench trace
     """
     questions, _ = sums(0)
-    folder = _folder(model, overrides)
+    folder = folder_of(model, overrides)
     work = TraceWork(str(folder), tuple(overrides or ()), questions=questions, new_tokens=new_tokens, episodes=episodes)
     plain = our_runner("trace", replace(work, traced=False), "without traces")
-    _compare("trace", work, plain, pairs, as_json)
+    compare("trace", work, plain, pairs, as_json)
+
+
+def row(
+    overrides: Overrides = None,
+    tokens: Annotated[int, Option(min=64, help="Of the row that is trained.")] = 4096,
+    rows: Annotated[int, Option(min=1, help="Trained alone, and again beside the answers.")] = 2,
+    vs: Annotated[str | None, Option(help="turns: the row keeps its turn to its end; or Ludus alone.")] = None,
+    pairs: Pairs = 1,
+    model: Model = "smollm2-135m",
+    as_json: JsonFigures = False,
+) -> None:
+    """What do agents wait for while a long row is trained in the same process?
+
+    One answer is sampled all the time, and twice a second another call is
+    aborted: from one token to the next, and from an abort to its answer.
+    The tokens a second of training, alone and beside them, say what that
+    costs. A ratio above 1 means less waiting, or quicker training.
+
+    [bold]Example:[/]  ludus bench row --vs turns
+    """
+    if vs not in (None, "turns"):
+        raise UserError(f"--vs {vs} cannot be compared in this bench; known: turns")
+    folder = folder_of(model, overrides)
+    prompt = sample_batches(chat_encoder(folder), (1,))[0][0]
+    trained = long_row(tokens, vocab_size(folder))
+    work = RowWork(str(folder), tuple(overrides or ()), row=trained, prompt=prompt, rows=rows)
+    before = None if vs is None else our_runner("row", replace(work, gives_way=False), "one turn a row")
+    compare("row", work, before, pairs, as_json)
+
+
+def quota(
+    overrides: Overrides = None,
+    cores: Annotated[int, Option(min=1, help="That the machine shows.")] = 64,
+    allowed: Annotated[int, Option("--quota", min=1, help="Of them, that a control group allows.")] = 2,
+    threads: Annotated[int | None, Option(min=1, help="OMP_NUM_THREADS of the other side; else the quota.")] = None,
+    pairs: Pairs = 5,
+    model: Model = "smollm2-135m",
+    as_json: JsonFigures = False,
+) -> None:
+    """How fast is a container that may use two of its machine's 64 cores?
+
+    A preloaded library shows so many cores, and a control group that allows
+    so few, to all processes of both sides. Ours chooses its threads; the
+    other side is told by OMP_NUM_THREADS. Nothing else is limited: where
+    there are more cores than the quota, both have them.
+
+    [bold]Examples:[/]  ludus bench quota
+
+      ludus bench quota --threads 64 --pairs 1
+    """
+    folder, settings = str(folder_of(model, overrides)), tuple(overrides or ())
+    batches = sample_batches(chat_encoder(Path(folder)), (16,))
+    rows, _ = train_rows("dense", vocab_size(Path(folder)))
+    work = QuotaWork(
+        SampleWork(folder, settings, batches=batches, new_tokens=32), TrainWork(folder, settings, rows=rows, steps=3)
+    )
+    with shown_cores(cores, allowed) as variables:
+        shown = [f"{name}={value}" for name, value in variables.items()]
+        plain, name = our_runner("quota", work), f"OMP_NUM_THREADS={threads or allowed}"
+        ours = replace(plain, command=("env", "-u", "OMP_NUM_THREADS", *shown, *plain.command))
+        told = [each for each in shown if not each.startswith(MKL_THREADS)]
+        peer = replace(plain, name=name, command=("env", "-u", MKL_THREADS, *told, name, *plain.command))
+        compare("quota", work, peer, pairs, as_json, ours=ours)
 
 
 def replicas(
@@ -357,7 +422,7 @@ def replicas(
     """
     work = ReplicasWork(str(resolve_model(model)), number, groups=groups)
     one = our_runner("replicas", replace(work, replicas=1), "one replica")
-    _compare("replicas", work, one, pairs, as_json, replicas=number)
+    compare("replicas", work, one, pairs, as_json, replicas=number)
 
 
 def overlap(
@@ -390,77 +455,7 @@ def overlap(
                 printed[value].append(our_runner("overlap", work).run())
     base = printed[values[0]]
     rows = [row for results in printed.values() for row in rows_of(BENCHES["overlap"], Measured(results, base))]
-    finish({"bench": "overlap", "rows": rows}, _headers("overlap", "ludus", f"{values[0]} ahead"), as_json)
-
-
-def _folder(model: str, overrides: Sequence[str] | None) -> Path:
-    """The model for both sides: that of the setting `model.path`, which peers do not read, or of --model."""
-    if overrides and any(each.startswith("model.path=") for each in overrides):
-        return resolve_model(load_config(None, tuple(overrides)).model.path)
-    return resolve_model(model)
-
-
-def _peer(bench: str, vs: str | None, peers: Path, work: DataclassInstance) -> Runner | None:
-    return None if vs is None else peer_runner(vs, bench, work, peers)
-
-
-def _compare(
-    bench: str, work: DataclassInstance, peer: Runner | None, pairs: int, as_json: bool, **more: object
-) -> None:
-    """Measure ours and the peer in turn, and show the results. more: additional fields of the JSON object."""
-    ours = our_runner(bench, work)
-    with counting(bench, pairs * (1 if peer is None else 2)) as bar:
-        measured = run_pairs(ours, peer, pairs=pairs, on_start=bar.begin)
-    body = {**result(bench, BENCHES[bench], measured), **more}
-    finish(body, _headers(bench, ours.name, "" if peer is None else peer.name), as_json)
-
-
-def _headers(bench: str, ours: str, peer: str) -> dict[str, str]:
-    """The columns of a comparison: both sides, their ratio, our share of the ceiling, and additional figures."""
-    record = BENCHES[bench]
-    sides = {"ours": f"{ours} {record.unit}".rstrip(), "peer": f"{peer} {record.unit}".rstrip()}
-    beside = {name: header.format(peer=peer) for name, header in record.beside.items()}
-    beside |= {"peak_card_mb": "peak MB of card"}
-    return {record.row: record.row, **sides, "ratio": "ratio (range)", "ceiling_share": "of ceiling", **beside}
-
-
-def _alone(label: str, bench: str, work: DataclassInstance) -> Results:
-    with counting(label, 1) as bar:
-        bar.begin("ludus")
-        return our_runner(bench, work).run()
-
-
-def _profile(bench: str, work: Workload, as_json: bool) -> None:
-    body = _alone(f"{bench} profile", f"{bench}-profile", work)
-    known = body["recorded_share"] * sum(row["share"] for row in body["profile"] if row["part"] != "other")
-    part = "wall time, and what the named parts are of it"
-    rows = [*body["profile"], {"part": part, "ms_per_step": body["ms_per_step"], "share": known}]
-    body = {"bench": f"{bench} profile", "known_share": known, **body}
-    finish(body, {"part": "part", "ms_per_step": "ms a step", "share": "share"}, as_json, rows=rows)
-
-
-def _memory(work: MemoryWork, as_json: bool) -> None:
-    body = {"bench": "memory", "steps": work.steps, **_alone(f"{work.steps} steps", "memory", work)}
-    headers = {"steps": "steps", "slope_mb_per_step": "MB a step", "peak_mb": "peak MB"}
-    headers |= {"peak_card_mb": "peak MB of card"}
-    finish(body, headers, as_json, rows=[body])
-
-
-def _quality(works: Sequence[StepWork], folder: Path, name: str, peers: Sequence[str], environments: Path) -> None:
-    """Train a run for each work and side, and store each in its own file as soon as it is done."""
-    runners = [(work.seed, our_runner("step", work, name)) for work in works]
-    runners += [(work.seed, peer_runner(peer, "step", work, environments)) for work in works for peer in peers]
-    _record(runners, folder)
-
-
-def _record(runners: Sequence[tuple[int, Runner]], folder: Path) -> None:
-    """Run them one after the other, and store what each learned: a line for each step, then a line with the rest."""
-    with counting("curves", len(runners)) as bar:
-        for seed, runner in runners:
-            bar.begin(f"{runner.name}, seed {seed}")
-            results = runner.run()
-            rest = {key: value for key, value in results.items() if key != "steps"}
-            write_curve(curve_file(folder, runner.name, seed), [*results["steps"], rest])
+    finish({"bench": "overlap", "rows": rows}, headers_of("overlap", "ludus", f"{values[0]} ahead"), as_json)
 
 
 def _turns_headers(long: int) -> dict[str, str]:

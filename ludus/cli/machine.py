@@ -55,6 +55,7 @@ def _rows(report: MachineReport) -> list[tuple[str, str]]:
         ("threads", str(report.threads)),
         ("dtype", f"{report.dtype}; bf16 products take {times.ratio:.2f} times as long as fp32's on the processor"),
         ("device", report.device),
+        ("demo", "not known for a card" if report.demo is None else report.demo.words),
     ]
 
 
@@ -68,4 +69,7 @@ def _body(report: MachineReport) -> dict[str, Any]:
         body["machine"]["quota"] = None
     body["machine"]["threads"], body["machine"]["workers"] = report.machine.threads, report.machine.workers
     body["products"]["bf16_takes"] = report.products.ratio
+    if report.demo is not None:
+        names = ("train_s", "sample_s", "seconds", "steps")
+        body["demo"] |= {name: getattr(report.demo, name) for name in names}
     return body

@@ -49,6 +49,8 @@ async def open_ranks(
     device, size = choose_device(config.model.device), config.trainer.ranks
     if device.type == "cuda" and not config.scheduler.trainer.gpus:
         raise ConfigError("the ranks of a trainer need a card each: set scheduler.trainer.gpus=1, or model.device=cpu")
+    if device.type == "mps":
+        raise ConfigError("nothing connects ranks on Apple's GPUs: set trainer.ranks=1, or model.device=cpu")
     rendezvous, store = open_rendezvous(config.scheduler.address)
     # A lost rank is not restarted, as its shard of the weights is lost: the run ends, and resumes from its checkpoint.
     await cluster.start(ROLE, size - 1, SupervisionPolicy(asdict(rendezvous), max_restarts=0))

@@ -1,4 +1,4 @@
-"""Where a model lives: the processor, or a CUDA card.
+"""Where a model lives: the processor, a CUDA card, or an Apple GPU.
 
 Knows: which devices torch finds here.  Knows not: models, memory, kernels.
 """
@@ -33,13 +33,18 @@ def free_cached(device: torch.device) -> None:
         with torch.cuda.device(device):
             torch.cuda.ipc_collect()  # type: ignore[no-untyped-call]
             torch.cuda.empty_cache()
+    elif device.type == "mps":
+        torch.mps.synchronize()
+        torch.mps.empty_cache()
 
 
 def choose_device(name: str) -> torch.device:
-    """The device called `name`: auto, cpu, cuda or cuda:N. auto is the current card, or the processor without one.
+    """The device called `name`: auto, cpu, mps, cuda or cuda:N. auto is the current card, or the processor without one.
 
     Raises UserError if a card is asked for that torch does not find.
     """
+    if name == "mps":
+        return _apple_gpu()
     num_cards = torch.cuda.device_count() if torch.cuda.is_available() else 0
     if name == "cpu" or (name == "auto" and not num_cards):
         return torch.device("cpu")
@@ -52,6 +57,18 @@ def choose_device(name: str) -> torch.device:
         cards = ", ".join(f"cuda:{each}" for each in range(num_cards))
         raise UserError(f"model.device={name!r} is not there; torch finds {cards}")
     return torch.device("cuda", card)
+
+
+def has_apple_gpu() -> bool:
+    """Whether torch computes on an Apple GPU here."""
+    return torch.backends.mps.is_available()
+
+
+def _apple_gpu() -> torch.device:
+    if not has_apple_gpu():
+        why = "finds none here" if torch.backends.mps.is_built() else "was not built for them"
+        raise UserError(f"model.device='mps' is an Apple GPU, and torch {torch.__version__} {why}; use cpu or auto")
+    return torch.device("mps", 0)
 
 
 def card_of(device: torch.device, cards: Sequence[Card]) -> Card | None:

@@ -72,8 +72,8 @@ def choose_dtype(device: torch.device) -> DtypeName:
     """What `auto` stands for on this device."""
     if device.type == "cuda":
         return _of_card(torch.cuda.get_device_name(device), torch.cuda.get_device_capability(device))
-    if device.type != "cpu":
-        return "bfloat16"
+    if device.type == "mps":  # macOS 14 brought bf16
+        return "bfloat16" if torch.backends.mps.is_macos_or_newer(14, 0) else "float32"
     times = product_times()
     _tell(times)
     return times.dtype

@@ -26,6 +26,7 @@ from torch import Tensor
 from torch.nn import functional
 from transformers import AttentionInterface, PreTrainedModel
 
+from ludus.algorithms.exact import exact
 from ludus.errors import UserError
 from ludus.kernels.library import AttentionRule
 from ludus.models.attention import AttentionPlan, attend_by_plan, weigh_scores
@@ -216,8 +217,8 @@ def _attention(module: PreTrainedModel, name: str) -> Iterator[None]:
 
 def _error(got: Tensor, expected: Tensor) -> float:
     """Norm of the difference, by the norm of what is expected; NaN counts as infinitely far."""
-    exact = expected.double()
-    error = float((got.double() - exact).norm() / exact.norm().clamp_min(1e-30))
+    wanted = exact(expected)
+    error = float((exact(got) - wanted).norm() / wanted.norm().clamp_min(1e-30))
     return error if error == error else float("inf")
 
 

@@ -36,8 +36,9 @@ class ModelSettings(Settings):
     bfloat16 on a GPU, float16 on one before Ampere; on a CPU bfloat16, unless float32 is faster there (measured once).
     A run records the result. float16 is for GPUs: it has three more mantissa bits than bfloat16, and its losses are
     scaled."""
-    device: str = Field(default="auto", pattern=r"^(auto|cpu|cuda(:\d+)?)$")
-    """Device of the weights, the KV pages and the training step. auto: the CUDA GPU if there is one, else cpu."""
+    device: str = Field(default="auto", pattern=r"^(auto|cpu|mps|cuda(:\d+)?)$")
+    """Device of the weights, the KV pages and the training step. auto: the CUDA GPU if there is one, else cpu. mps: an
+    Apple GPU."""
     lora: LoraSettings | None = None
     """None: every weight is trained."""
     chat_template: str | None = None

@@ -2,7 +2,7 @@
 
 Knows: processes, pipes, temporary folders.  Knows not: who wrote the code, what its result is for.
 Invariants: a run ends by its deadline and leaves no process and no file; its output takes bounded memory; if isolation
-is required and not available, nothing runs.
+is required and not available, nothing runs; only code that began has a result.
 
 docs/promises.md lists what the code is isolated from and what is not promised; `tests/attacks` tries every item.
 """
@@ -19,13 +19,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from ludus.errors import UserError
+from ludus.errors import BackendError, UserError
 from ludus.processes.capture import Capture
 from ludus.processes.ended import kill_group
-from ludus.processes.walls import Sandboxing, Walls, prepare, walls
+from ludus.processes.walls import START_S, Sandboxing, Walls, prepare, walls
 
-_START_S = 10.0
-"""Time for starting the interpreter on a busy machine; it does not count as the code's time."""
 _REPORT_BYTES = 4096
 _SIGNALLED = 128
 """Exit status of a process ended by a signal, minus the signal's number, as in shells."""
@@ -83,7 +81,7 @@ async def run_python(
     """Run a script in a process and a folder of its own. Cancelling kills it.
 
     shows_last: print the value of a last expression, as notebooks do.  walled: as for `walls`.
-    Raises UserError if isolation is required and this system has none.
+    Raises UserError if isolation is required and this system has none, BackendError if the code could not be started.
     """
     limits = limits or SandboxLimits()
     closed = walled if isinstance(walled, Walls) else await asyncio.to_thread(walls, walled)
@@ -103,7 +101,9 @@ async def run_python(
             await process.wait()
         time_s = time.perf_counter() - begun
         out, err = streams.rest()
-        if missing := streams.missing():
+        if (report := streams.report()) is None:
+            raise BackendError(_not_begun(exit_code, err.text()))
+        if missing := report.get("missing"):
             raise UserError(f"the sandbox could not be closed: {missing}")
         return SandboxRun(
             ending="timeout" if exit_code is None else "ok" if exit_code == 0 else "error",
@@ -157,13 +157,13 @@ class _Streams:
         out, err = self._captures
         return out, err
 
-    def missing(self) -> str:
-        """What the system did not allow. '': nothing, or the run was killed before it could report."""
+    def report(self) -> dict[str, str] | None:
+        """Empty if the code began; else what the system did not allow. None: the run ended before it reported."""
         try:
-            report: dict[str, str] = json.loads(os.read(self._reads[2], _REPORT_BYTES) or "{}")
+            written = os.read(self._reads[2], _REPORT_BYTES)
         except BlockingIOError:
-            return ""
-        return report.get("missing", "")
+            return None
+        return dict(json.loads(written)) if written else None
 
     def _drain(self, capture: Capture) -> None:
         if not capture.drain_nowait():
@@ -197,11 +197,12 @@ async def _start(
 
 
 async def _end_of(process: asyncio.subprocess.Process, is_ready: asyncio.Event, timeout_s: float) -> int | None:
-    """The exit status. None: the code exceeded its time limit."""
+    """The exit status. None: the code exceeded its time limit, or did not begin."""
     ended, ready = asyncio.ensure_future(process.wait()), asyncio.ensure_future(is_ready.wait())
     try:
-        await asyncio.wait({ended, ready}, timeout=_START_S, return_when=asyncio.FIRST_COMPLETED)
-        await asyncio.wait({ended}, timeout=timeout_s)
+        begun, _ = await asyncio.wait({ended, ready}, timeout=START_S, return_when=asyncio.FIRST_COMPLETED)
+        if begun:
+            await asyncio.wait({ended}, timeout=timeout_s)
         if not ended.done():
             return None
         status = ended.result()
@@ -209,3 +210,12 @@ async def _end_of(process: asyncio.subprocess.Process, is_ready: asyncio.Event, 
     finally:
         ended.cancel()
         ready.cancel()
+
+
+def _not_begun(exit_code: int | None, stderr: str) -> str:
+    how = f"it did not start within {START_S:g} s" if exit_code is None else f"it ended with exit status {exit_code}"
+    said = stderr.strip().splitlines()[-1:]
+    return (
+        f"the sandbox could not run a program: {': '.join([how, *said])}. The program has no result; run fewer at "
+        "once, or allow this user more processes and memory"
+    )

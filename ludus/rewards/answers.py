@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 import re
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, suppress
 from fractions import Fraction
 from functools import cache
 from importlib.util import find_spec
@@ -178,4 +178,5 @@ def _limit_memory() -> None:
         return
     _, hard = resource.getrlimit(resource.RLIMIT_AS)
     bound = _MEMORY_BYTES if hard == resource.RLIM_INFINITY else min(hard, _MEMORY_BYTES)
-    resource.setrlimit(resource.RLIMIT_AS, (bound, hard))
+    with suppress(ValueError, OSError):  # macOS refuses any: there the time limit alone ends a huge power
+        resource.setrlimit(resource.RLIMIT_AS, (bound, hard))

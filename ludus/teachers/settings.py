@@ -66,7 +66,7 @@ class ModelTeacherSettings(ScoringSettings):
     """As `model.path`; or the folder of a run: its final model, or if there is none, that of its latest checkpoint."""
     dtype: Literal["auto", "bfloat16", "float32"] = "auto"
     """As `model.dtype`."""
-    device: str = pydantic.Field(default="auto", pattern=r"^(auto|cpu|cuda(:\d+)?)$")
+    device: str = pydantic.Field(default="auto", pattern=r"^(auto|cpu|mps|cuda(:\d+)?)$")
     row_tokens: int = pydantic.Field(default=4096, ge=1)
     """Tokens per forward pass."""
 

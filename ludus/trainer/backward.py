@@ -19,6 +19,7 @@ import torch
 from torch import Tensor
 
 from ludus.algorithms.base import Algorithm, LossInputs, LossTerms
+from ludus.algorithms.exact import exact
 from ludus.algorithms.pack import OWN, PackedRow
 from ludus.errors import InternalError
 from ludus.trainer.forward import RowForward, RowTensors
@@ -128,10 +129,11 @@ class Backward:
             numbers = (logprobs, tensors.sampled_logprobs, before, reference, tensors.advantages, tensors.weights)
             # in float64, which holds both logprobs and the numbers of turns exactly
             ids = (*_ids(row, logprobs.device), _ages(row, version, logprobs.device))
-            parts.append(torch.stack([each.double() for each in (*numbers, entropies, *ids)]))
+            parts.append(torch.stack([exact(each) for each in (*numbers, entropies, *ids)]))
         first, columns = self._ranks.concat(torch.cat(parts, 1))
-        current, sampled, before, reference, advantages, weights, entropies = columns[:-5].float()
-        *places, ages = columns[-5:].long()
+        device = logprobs.device
+        current, sampled, before, reference, advantages, weights, entropies = columns[:-5].float().to(device)
+        *places, ages = columns[-5:].long().to(device)
         needed = (before if algorithm.needs.proximal else None, reference if algorithm.needs.reference else None)
         places_and_ages = (*places, ages if algorithm.needs.ages else None)
         inputs = LossInputs(current, sampled, *needed, advantages, weights, entropies, *places_and_ages)
@@ -204,7 +206,7 @@ def _slopes(
         wanted = (logprobs, entropies) if algorithm.needs.entropy else (logprobs,)
         slopes = torch.autograd.grad(terms.loss_N.sum(), wanted, materialize_grads=True)
     # in float64, so that the recorded losses of tokens add up to it
-    means.add_sum("train/loss", float(terms.loss_N.detach().double().sum()))
+    means.add_sum("train/loss", float(exact(terms.loss_N.detach()).sum()))
     seen = {"train/entropy": entropies.detach().mean()} | {f"train/{name}": each for name, each in terms.shown.items()}
     means.add({name: float(each) for name, each in seen.items()}, len(logprobs))
     if means.tokens is not None and turns_N is not None:

@@ -107,7 +107,10 @@ def mixed_bits(count: int, first: int, key: int, device: torch.device) -> Tensor
     Source: Wellons' "lowbias32", https://github.com/skeeto/hash-prospector
     """
     indices = torch.arange(first, first + count, dtype=torch.int64, device=device)
-    x = (indices ^ key).to(torch.int32)
+    mixed = indices ^ key
+    if device.type == "mps":  # what becomes there of a number that int32 does not hold is nowhere written down
+        mixed = torch.where(mixed >= 1 << 31, mixed - (1 << 32), mixed)
+    x = mixed.to(torch.int32)
     x = x ^ _shifted(x, 16)
     x = x * 0x7FEB352D
     x = x ^ _shifted(x, 15)

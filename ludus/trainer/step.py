@@ -136,8 +136,10 @@ class ModelTrainer:
             self._forward, self.optimizer, self.ranks, head_name=next(heads, None), hold=self._hold
         )
         self._backward.shared_critic = shared
-        # a row uses few of the embedding's rows, so its gradient is sparse; sums over ranks are dense
-        model.embedding.sparse = is_whole and model.embedding.weight.requires_grad
+        # a row uses few of the embedding's rows, so its gradient is sparse; sums over ranks are dense, and Apple's GPUs
+        # have no sparse tensors
+        is_sparse = is_whole and self._device.type != "mps"
+        model.embedding.sparse = is_sparse and model.embedding.weight.requires_grad
         self.critic: Critic | None = None
         """A critic with a model of its own. None: there is none, or it shares the policy's layers."""
         if isinstance(critic, CriticModel):

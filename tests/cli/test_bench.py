@@ -7,7 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from ludus.cli.bench import _folder
+from ludus.cli.measuring import folder_of
 
 
 def test_a_measurement_from_end_to_end(tiny_model_folder: Path, ludus: Callable[..., Any]) -> None:
@@ -37,7 +37,7 @@ def test_a_measurement_from_end_to_end(tiny_model_folder: Path, ludus: Callable[
 def test_the_setting_names_the_model_of_both_sides(tiny_model_folder: Path) -> None:
     """`model.path=FOLDER` and `--model FOLDER` are the same; the setting counts where both are given."""
     folder = str(tiny_model_folder)
-    assert _folder(folder, None) == _folder("smollm2-135m", ["seed=1", f"model.path={folder}"]) == tiny_model_folder
+    assert folder_of(folder, None) == folder_of("smollm2-135m", ["seed=1", f"model.path={folder}"]) == tiny_model_folder
 
 
 def test_rewards_are_recorded_and_compared(tiny_model_folder: Path, tmp_path: Path, ludus: Callable[..., Any]) -> None:

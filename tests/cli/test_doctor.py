@@ -91,4 +91,6 @@ def test_this_machine(ludus: Ludus) -> None:
     assert found["dtype"] in ("bfloat16", "float32") and found["threads"] >= 1
     assert found["machine"]["cores"] >= found["machine"]["workers"] >= 1
     assert set(found["kernels"]) >= {"linear", "tree"}
-    assert all(word in ended.out for word in ("processor", "compiler", "threads", "dtype"))
+    assert all(word in ended.out for word in ("processor", "compiler", "threads", "dtype", "demo"))
+    demo = found["demo"]
+    assert demo["seconds"] == pytest.approx(demo["train_s"] + demo["sample_s"]) and 0 < demo["steps"] <= 80

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import signal
@@ -11,10 +12,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 import transformers
 
 import ludus
 from ludus.api.replay import replay
+from ludus.cluster.ranks import open_ranks
 from ludus.runs.store import RunStore
 
 ROWS = [{"question": f"Guess. It is higher than {bound}."} for bound in range(5)]
@@ -173,3 +176,16 @@ def test_nobody_waits_for_a_rank_that_was_lost_while_they_met(how: str, code: in
     is told to."""
     done = subprocess.run([sys.executable, "-c", MEETS, how], capture_output=True, text=True, timeout=240)
     assert done.returncode == code and said in done.stderr
+
+
+def test_apple_gpus_have_no_ranks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Which is said before anything is started."""
+    monkeypatch.setattr(torch.backends.mps, "is_available", lambda: True)
+    config = ludus.load_config(overrides=["model.device=mps", "trainer.ranks=2"])
+
+    async def meet() -> None:
+        async with open_ranks(config, None, None, sampling=None):  # type: ignore[arg-type]
+            pass
+
+    with pytest.raises(ludus.ConfigError, match=r"Apple's GPUs: set trainer\.ranks=1, or model\.device=cpu"):
+        asyncio.run(meet())

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
+import sys
 import time
 from pathlib import Path
 
@@ -27,5 +29,15 @@ def has_waitid(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) 
     """Python's own on macOS does not have it."""
     has = request.param == "waitid"
     if not has:
-        monkeypatch.delattr(os, "waitid")
+        monkeypatch.delattr(os, "waitid", raising=False)
+    elif not hasattr(os, "waitid"):
+        pytest.skip("os.waitid is not there")
     return has
+
+
+@pytest.fixture
+def parent_death_signal() -> None:
+    """What a process cannot be bound to its parent without; a container's runtime may forbid it."""
+    get_it = 2  # PR_GET_PDEATHSIG of sys/prctl.h
+    if sys.platform != "linux" or ctypes.CDLL(None).prctl(get_it, ctypes.byref(ctypes.c_int()), 0, 0, 0):
+        pytest.skip("prctl is not there: what is started outlives a killed process")

@@ -5,6 +5,8 @@ import signal
 import subprocess
 import sys
 
+import pytest
+
 PARENT = """
 import subprocess, sys, time
 from ludus.processes.end_with_parent import end_with_parent
@@ -13,6 +15,7 @@ time.sleep(60)
 """
 
 
+@pytest.mark.usefixtures("parent_death_signal")
 def test_a_command_ends_with_the_killed_process_that_started_it():
     with subprocess.Popen([sys.executable, "-c", PARENT], stdout=subprocess.PIPE, text=True) as parent:
         try:

@@ -11,8 +11,12 @@ from pathlib import Path
 
 import pytest
 
-from ludus.errors import UserError
+from ludus.errors import BackendError, UserError
+from ludus.processes import sandbox as module
 from ludus.processes.sandbox import SandboxLimits, SandboxRun, run_python
+from ludus.processes.walls import Walls
+
+pytestmark = pytest.mark.usefixtures("sandbox")
 
 
 def run(code: str, **options: object) -> SandboxRun:
@@ -157,3 +161,23 @@ def test_what_uses_too_much_in_sum_is_killed_and_says_so() -> None:
     done = run(code, memory_bytes=200 << 20, timeout_s=8.0)
     assert (done.ending, done.exit_code) == ("error", 137)
     assert re.search(r"Killed: \d+ MiB of memory in \d processes; 200 are allowed", done.stderr)
+
+
+@pytest.mark.parametrize(
+    ("command", "said"),
+    [
+        (
+            ("sh", "-c", "echo no memory >&2; exit 3"),
+            "it ended with exit status 3: no memory. The program has no result",
+        ),
+        (("sleep", "60"), r"it did not start within 0\.2 s\. The program has no result"),
+    ],
+)
+def test_code_that_did_not_begin_has_no_result(
+    command: tuple[str, ...], said: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is an error, and no run that failed or took too long."""
+    monkeypatch.setattr(module, "START_S", 0.2 if command[0] == "sleep" else 20.0)
+    monkeypatch.setattr(Walls, "start", lambda *_: (list(command), {}))
+    with pytest.raises(BackendError, match=said):
+        run("print(1)", walled="none")

@@ -1,6 +1,7 @@
-"""A command without some system calls of Linux: `python without.py NAMES COMMAND…`, names parted by commas.
+"""A command without some features of Linux: `python without.py NAMES COMMAND…`, names parted by commas.
 
-Each fails with EPERM, as where a container's runtime forbids it, for the command and all that it starts.
+A system call fails with EPERM, as where a container's runtime forbids it, for the command and all that it starts.
+`functions` are those of Python's that macOS lacks, `os.waitid` among them: they are not there.
 """
 
 from __future__ import annotations
@@ -11,7 +12,9 @@ import os
 import platform
 import struct
 import sys
+from pathlib import Path
 
+FUNCTIONS = Path(__file__).with_name("without_functions")
 CALLS = {
     "prctl": {"x86_64": (157,), "aarch64": (167,)},
     "seccomp": {"x86_64": (317,), "aarch64": (277,)},
@@ -30,6 +33,9 @@ class _Program(ctypes.Structure):  # struct sock_fprog
 
 def main() -> None:
     names, command = sys.argv[1].split(","), sys.argv[2:]
+    if "functions" in names:
+        names.remove("functions")
+        os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, (str(FUNCTIONS), os.environ.get("PYTHONPATH"))))
     program = [struct.pack("=HBBI", _LOAD, 0, 0, 0)]
     for number in (each for name in names for each in CALLS[name][platform.machine()]):
         program += [struct.pack("=HBBI", _IF_EQUAL, 0, 1, number)]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import resource
 
 import pytest
 
@@ -10,7 +11,7 @@ pytest.importorskip("math_verify")
 pytest.importorskip("cloudpickle")
 
 from ludus.errors import UserError
-from ludus.rewards.answers import MathVerifier, math_verify_call
+from ludus.rewards.answers import MathVerifier, load_check, math_verify_call
 
 INFO = {"q1": {"solutions": ["\\boxed{4}"]}, "q2": {"solutions": ["\\frac{1}{2}", "x+1"]}}
 
@@ -45,3 +46,13 @@ def test_what_cannot_be_judged_is_named():
         math_verify_call(["4", "5"], ["4"])
     with pytest.raises(UserError, match="no solutions"):
         math_verify_call({"q": {"solutions": []}}, ["4"], ["q"])
+
+
+def test_answers_are_judged_where_memory_cannot_be_limited(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As on macOS, which refuses any bound of address space."""
+
+    def refuse(kind: int, limits: tuple[int, int]) -> None:
+        raise ValueError("current limit exceeds maximum limit")
+
+    monkeypatch.setattr(resource, "setrlimit", refuse)
+    assert load_check()("It is \\boxed{4}.", ["4"])

@@ -27,16 +27,19 @@ CALLS = json.dumps({"inputs": ["2\n3", "[1]\n[2]"], "outputs": ["5", "[1, 2]"], 
         (None, READS, 0.0),
     ],
 )
+@pytest.mark.usefixtures("sandbox")
 def test_a_program_is_right_if_it_passes_every_test(code, tests, score):
     """It reads and prints, or a function of it is called."""
     assert asyncio.run(verify_program(code, ProgramTests.of(tests))) == score
 
 
+@pytest.mark.usefixtures("sandbox")
 def test_a_program_that_hangs_is_wrong():
     """The sandbox kills it."""
     assert asyncio.run(verify_program("while True: pass", ProgramTests.of(READS), timeout_s=0.5)) == 0.0
 
 
+@pytest.mark.usefixtures("sandbox")
 def test_the_call_of_the_originals():
     """By query, several at once, blocking."""
     info = {"q": {"input_output": READS}}

@@ -100,3 +100,5 @@ def finish(device: torch.device) -> None:
     """Wait until a card has finished its queued work; on the CPU, work is finished when a call returns."""
     if device.type == "cuda":
         torch.cuda.synchronize(device)
+    elif device.type == "mps":
+        torch.mps.synchronize()

@@ -74,6 +74,14 @@ class TrainWork(Workload):
 
 
 @dataclass(frozen=True, slots=True)
+class QuotaWork:
+    """Sample, then train, with the threads that are chosen."""
+
+    sampling: SampleWork
+    training: TrainWork
+
+
+@dataclass(frozen=True, slots=True)
 class MemoryWork(Workload):
     """Train with different sizes in every step, and measure memory."""
 
@@ -100,6 +108,20 @@ class PublishWork(Workload):
 
     prompts: tuple[Tokens, ...] = ()
     new_tokens: int = 64
+
+
+@dataclass(frozen=True, slots=True)
+class RowWork(Workload):
+    """Train a long row, alone and while an answer is sampled and other calls are aborted."""
+
+    row: Tokens = ()
+    prompt: Tokens = ()
+    rows: int = 2
+    """How often it is trained each time."""
+    every_s: float = 0.5
+    """Between one abort and the next call to be aborted."""
+    gives_way: bool = True
+    """Whether the trainer gives way within the row, and aborts act meanwhile."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -210,6 +232,11 @@ def train_rows(kind: TrainKind, vocab_size: int) -> tuple[tuple[Tokens, ...], in
     num_shared, num_own = {"dense": (0, 256), "group": (200, 32)}[kind]
     shared = random_tokens(rng, num_shared, vocab_size)
     return tuple(shared + random_tokens(rng, num_own, vocab_size) for _ in range(8)), num_shared
+
+
+def long_row(num_tokens: int, vocab_size: int) -> Tokens:
+    """One sequence of random tokens."""
+    return random_tokens(random.Random(0), num_tokens, vocab_size)
 
 
 def sums(seed: int, num: int = 400) -> tuple[tuple[str, ...], tuple[str, ...]]:

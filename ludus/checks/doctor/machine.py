@@ -12,10 +12,11 @@ from pathlib import Path
 
 import torch
 
+from ludus.checks.doctor.demo import DemoSpeed, measure_demo
 from ludus.errors import BackendError
 from ludus.kernels.build import Build, build_library, build_of, find_compiler, source_names, version_of
 from ludus.machine import Machine
-from ludus.models.device import choose_device
+from ludus.models.device import choose_device, has_apple_gpu
 from ludus.models.dtype import CAPS, ProductTimes, choose_dtype, product_times
 from ludus.models.threads import choose_threads
 
@@ -43,6 +44,8 @@ class MachineReport:
     kernels: dict[str, Build | str]
     """How each kernel library was built, or why it was not, by name."""
     cards: tuple[str, ...]
+    demo: DemoSpeed | None
+    """How fast `make demo` would be. None: it would compute on a card, for which this is not known."""
     advice: tuple[str, ...]
     """What would make it faster, the largest effect first."""
 
@@ -57,17 +60,19 @@ def examine_machine() -> MachineReport:
         compiler = version_of(find_compiler()).partition("\n")[0]
     except BackendError:
         compiler = None
+    dtype = choose_dtype(device)
     return MachineReport(
         machine=machine,
         torch=torch.__version__,
         capability=torch.backends.cpu.get_cpu_capability(),
         threads=threads,
-        dtype=choose_dtype(device),
+        dtype=dtype,
         device=str(device),
         products=products,
         compiler=compiler,
         kernels=kernels,
         cards=cards,
+        demo=measure_demo(getattr(torch, dtype)) if device.type == "cpu" else None,
         advice=tuple(_advice(machine, threads, products, kernels, has_card=bool(cards))),
     )
 
@@ -85,6 +90,8 @@ def _advice(
     if not has_card and _DRIVER.exists():
         why = "finds none" if torch.version.cuda else "was built without CUDA"
         yield f"there is an NVIDIA card, and this torch {why}: install the torch that its page names for your driver"
+    if has_apple_gpu():
+        yield "there is an Apple GPU: try model.device=mps, which nobody has measured yet"
     reasons = dict.fromkeys(each for each in kernels.values() if isinstance(each, str))
     yield from (
         f"our kernels are missing, which takes about twice as long: {why}; {_INSTALL_COMPILER}" for why in reasons

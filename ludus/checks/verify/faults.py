@@ -11,17 +11,15 @@ import ctypes
 import os
 import random
 import resource
-import shutil
 import signal
 import socket
 import struct
-import subprocess
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing, suppress
 from pathlib import Path
 
-from ludus.errors import BackendError
+from ludus.checks.preload import compile_preloaded
 
 _SECONDS = struct.Struct("q")
 _DAY_S = 86_400
@@ -84,16 +82,9 @@ class Clock:
 
     def __init__(self, folder: Path, rng: random.Random) -> None:
         """folder: for the preloaded library. Raises BackendError if that cannot be compiled."""
-        self._file, library = folder / "clock", folder / "clock.so"
-        self._rng = rng
+        self._file, self._rng = folder / "clock", rng
         self._file.write_bytes(_SECONDS.pack(0))
-        compiler = shutil.which("c++") or shutil.which("g++") or "c++"
-        source = Path(__file__).with_name("clock.cpp")
-        try:
-            command = [compiler, "-O1", "-shared", "-fPIC", "-o", str(library), str(source)]
-            subprocess.run(command, check=True, capture_output=True)
-        except (OSError, subprocess.CalledProcessError) as error:
-            raise BackendError(f"no clock can be made that jumps: {error}") from error
+        library = compile_preloaded(Path(__file__).with_name("clock.cpp"), folder)
         self.environment: Mapping[str, str] = {"LD_PRELOAD": str(library), "LUDUS_CHECK_CLOCK": str(self._file)}
 
     def jump(self, _pid: int, for_s: float) -> None:

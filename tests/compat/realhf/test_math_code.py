@@ -37,6 +37,7 @@ def step(env, qid, answers):
     return asyncio.run(run())
 
 
+@pytest.mark.usefixtures("sandbox")
 def test_each_task_has_its_judge(dataset):
     """Mathematics and programs; a copy's mark in the id is left out."""
     env = MathCodeSingleStepEnv(dataset_path=dataset)
@@ -46,6 +47,7 @@ def test_each_task_has_its_judge(dataset):
         step(env, "zz", ["4"])
 
 
+@pytest.mark.usefixtures("sandbox")
 def test_rows_bring_their_own_solutions():
     """Then no file is needed, and held-out rows are judged as well."""
     env = MathCodeSingleStepEnv()

@@ -30,6 +30,7 @@ async def say(episode_tools: EpisodeTools, name: str, /, **arguments: Any) -> st
         ("while True: pass", "(stopped after 0.5 s)", 0.5),
     ],
 )
+@pytest.mark.usefixtures("sandbox")
 async def test_python_reads_as_text(code: str, text: str, limit_s: float) -> None:
     """What is printed, the value of a last expression, and how it ended where that says more."""
     tool_set = ToolSet.load(tools=[PythonTool({"default_timeout": limit_s})])
@@ -38,6 +39,7 @@ async def test_python_reads_as_text(code: str, text: str, limit_s: float) -> Non
         assert await say(episode_tools, "code_interpreter", code=code) == text
 
 
+@pytest.mark.usefixtures("sandbox")
 async def test_an_error_of_the_code_is_what_the_model_reads() -> None:
     """It is no error of the tool; whether code worked is a metric."""
     tool_set = ToolSet.load(tools=[PythonTool()])

@@ -13,6 +13,7 @@ from itertools import islice
 import torch
 from torch import Tensor
 
+from ludus.algorithms.exact import exact, exact_device
 from ludus.engines.local.draws.base import SamplingRequest, capped, top_pairs
 from ludus.engines.sequence import SampledToken
 from ludus.models.bitmask import bitmask_words, unpack_bitmask
@@ -69,22 +70,22 @@ class EagerSampling:
         probs_NV.exp_()
         _truncate(probs_NV, requests)
         uniforms = [request.uniform for request in requests]
-        uniforms_N = torch.tensor(uniforms, dtype=torch.float64, device=device)
+        uniforms_N = torch.tensor(uniforms, dtype=torch.float64, device=exact_device(device))
         ids_N, total_N = inverse_cdf(padded_NV.view(num_rows, -1, _BLOCK_TOKENS), uniforms_N)
         if greedy_ids is not None:
-            ids_N[greedy] = greedy_ids
-        logprobs_N = (probs_NV.gather(1, ids_N[:, None])[:, 0] / total_N).log()
+            ids_N[greedy] = greedy_ids.to(ids_N.device)
+        logprobs_N = (exact(probs_NV.gather(1, ids_N.to(device)[:, None])[:, 0]) / total_N).log()
         tops = _top_logprobs(probs_NV, total_N, requests)
         kept = _kept_ids(probs_NV, requests)
         # together, because a card is waited for each time something is read from it
-        drawn = zip(*torch.stack((ids_N.double(), logprobs_N.double())).tolist(), tops, kept, strict=True)
+        drawn = zip(*torch.stack((ids_N.double(), logprobs_N)).tolist(), tops, kept, strict=True)
         return [SampledToken(int(token_id), logprob, top, kept_ids) for token_id, logprob, top, kept_ids in drawn]
 
 
 def inverse_cdf(probs_NBC: Tensor, uniforms_N: Tensor) -> tuple[Tensor, Tensor]:
-    """Drawn ids (N,) and the sums of the rows (N,), float64.
+    """Drawn ids (N,) and the sums of the rows (N,), float64, both on `exact_device`.
 
-    probs_NBC: unnormalised, zero where a token is cut; uniforms_N in [0, 1), float64.
+    probs_NBC: unnormalised, zero where a token is cut; uniforms_N in [0, 1), float64, on that device.
     A token of probability zero is never drawn.
     """
     cumulative_NB = _running_sums(probs_NBC.sum(-1))
@@ -92,7 +93,8 @@ def inverse_cdf(probs_NBC: Tensor, uniforms_N: Tensor) -> tuple[Tensor, Tensor]:
     wanted_N1 = uniforms_N[:, None] * total_N1
     block_N1 = torch.searchsorted(cumulative_NB, wanted_N1, right=True).clamp_(max=probs_NBC.shape[1] - 1)
     before_N1 = torch.where(block_N1 > 0, cumulative_NB.gather(1, (block_N1 - 1).clamp_(min=0)), 0.0)
-    block_NC = probs_NBC[torch.arange(len(probs_NBC), device=probs_NBC.device), block_N1[:, 0]]
+    rows_N = torch.arange(len(probs_NBC), device=probs_NBC.device)
+    block_NC = probs_NBC[rows_N, block_N1[:, 0].to(rows_N.device)].to(block_N1.device)
     idx_N1 = torch.searchsorted(_running_sums(block_NC), wanted_N1 - before_N1, right=True)
     idx_N1.clamp_(max=probs_NBC.shape[2] - 1)
     # rounding of the block's sum may point just past its last possible token
@@ -104,7 +106,7 @@ def inverse_cdf(probs_NBC: Tensor, uniforms_N: Tensor) -> tuple[Tensor, Tensor]:
 
 def _running_sums(values_NK: Tensor) -> Tensor:
     """Sums along each row in float64. A card sums a single row in parts whose order is not fixed, but not two rows."""
-    exact_NK = values_NK.double()
+    exact_NK = exact(values_NK)
     if exact_NK.device.type == "cpu" or len(exact_NK) > 1:
         return exact_NK.cumsum(-1)
     return exact_NK.expand(2, -1).cumsum(-1)[:1]
@@ -210,7 +212,8 @@ def _truncate(probs_NV: Tensor, requests: Sequence[SamplingRequest]) -> None:
     rows = [row for row, each in enumerate(requests) if each.sampling.truncates and not each.sampling.is_greedy]
     if rows:
         probs_RV = probs_NV[rows]
-        thresholds_R = kept_thresholds(probs_RV, [requests[row].sampling for row in rows])
+        own_RV = probs_RV.to(exact_device(probs_RV.device))
+        thresholds_R = kept_thresholds(own_RV, [requests[row].sampling for row in rows]).to(probs_RV.device)
         probs_NV[rows] = probs_RV.masked_fill_(probs_RV < thresholds_R[:, None], 0.0)
 
 
@@ -236,7 +239,7 @@ def _top_logprobs(
     if not num_top:
         return [()] * len(requests)
     best = probs_NV.topk(min(num_top, probs_NV.shape[1]))
-    logprobs_NK = (best.values / total_N[:, None]).log()
+    logprobs_NK = (exact(best.values) / total_N[:, None]).log()
     return [
         top_pairs(ids[: request.sampling.top_logprobs], logprobs[: request.sampling.top_logprobs])
         for ids, logprobs, request in zip(best.indices.tolist(), logprobs_NK.tolist(), requests, strict=True)
