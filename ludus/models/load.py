@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, cast
 
 import torch
+import torch.distributed as dist
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
 from torch.nn import Parameter
@@ -25,9 +26,11 @@ from transformers import AutoModelForCausalLM, PretrainedConfig, PreTrainedModel
 from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING
 from transformers.utils import logging as hf_logging
 
+from ludus.algorithms.share import WHOLE_ROW, RowPart
 from ludus.errors import LudusError, UserError
 from ludus.models.attention import ATTENTION_NAME, AttentionPlan, register_attention
 from ludus.models.config import ModelConfig, text_config
+from ludus.models.context import ContextPlan
 from ludus.models.device import choose_device, use_device
 from ludus.models.dtype import with_dtype
 from ludus.models.fused_layers import fuse_layers
@@ -93,6 +96,10 @@ class LoadedModel:
     """None: every weight is trained."""
     gathering: ReshardableModule | None = None
     """Runs the decoder in the place of `module` and brings its weights together for that. None: they are whole."""
+    part: RowPart = WHOLE_ROW
+    """Of every row, what this process computes."""
+    context: dist.ProcessGroup | None = None
+    """The processes that have the parts of one row. None: this one has whole rows."""
 
     def __repr__(self) -> str:
         num_trained = sum(parameter.numel() for parameter in self.trainable.values())
@@ -102,8 +109,11 @@ class LoadedModel:
     def backbone(self, input_ids: Tensor, position_ids: Tensor, plan: AttentionPlan) -> Tensor:
         """Last hidden states, shape (B, S, D), normed, and scaled as logits are: what the head multiplies.
 
-        input_ids, position_ids: (B, S). `plan` decides who attends to whom.
+        input_ids, position_ids: (B, S). `plan` decides who attends to whom; with `context` it is that of a whole row,
+        of which the S tokens are this process's part.
         """
+        if self.context is not None:
+            plan = ContextPlan(plan, self.context)
         run = self.module.base_model if self.gathering is None else self.gathering
         output = run(input_ids=input_ids, position_ids=position_ids, use_cache=False, plan=plan)
         hidden = cast(Tensor, output.last_hidden_state)

@@ -15,10 +15,11 @@ from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
-from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
 from torch.distributed.tensor import DTensor
 
+from ludus.models.context import HeadShares
+from ludus.models.groups import RankGroups
 from ludus.models.load import LoadedModel, ReshardableModule
 
 
@@ -33,11 +34,17 @@ class _Decoder(nn.Module):
         return cast(Any, self.module).base_model(**inputs)
 
 
-def shard_model(model: LoadedModel, mesh: DeviceMesh) -> LoadedModel:
-    """The model with its weights cut over the ranks of `mesh`; `model` itself must not be used any more.
+def shard_model(model: LoadedModel, groups: RankGroups) -> LoadedModel:
+    """The model with its weights cut over all ranks, and rows over those of one; `model` itself must not be used any
+    more.
 
     model: one that was loaded with `is_mapped`.
+    Raises UserError if the model cannot be cut so.
     """
+    if groups.context is not None:
+        config = model.config
+        HeadShares.of(config.num_heads, config.num_kv_heads, groups.part.count)  # refused now, not in the first step
+    mesh = groups.all
     decoder = _Decoder(model.module)
     # the few that no training of all weights changes stay whole, as buffers do
     fixed = {each for each in model.untrained.values() if isinstance(each, nn.Parameter)}
@@ -51,7 +58,8 @@ def shard_model(model: LoadedModel, mesh: DeviceMesh) -> LoadedModel:
         shards.set_gradient_divide_factor(1.0)
         shards.set_force_sum_reduction_for_comms(True)  # gloo has no other one
     trainable = {name: each for name, each in model.module.named_parameters() if each.requires_grad}
-    return replace(model, trainable=trainable, gathering=cast(ReshardableModule, decoder))
+    split = {"part": groups.part, "context": groups.context}
+    return replace(model, trainable=trainable, gathering=cast(ReshardableModule, decoder), **split)
 
 
 def local_rows(tensor: Tensor) -> Tensor:

@@ -24,12 +24,12 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from torch import Tensor
-from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import DTensor
 from torch.nn.functional import pad
 
 from ludus.errors import BackendError, UserError
 from ludus.models.device import use_device
+from ludus.models.groups import RankGroups
 from ludus.models.shards import local_rows
 from ludus.processes.address import interface_towards
 from ludus.trainer.ranks import rows_of
@@ -70,8 +70,8 @@ def open_rendezvous(host: str) -> tuple[Rendezvous, Any]:
 class TorchRanks:
     """Processes joined by torch.distributed: gloo on CPUs, NCCL between GPUs."""
 
-    def __init__(self, rank: int, size: int, device: torch.device, store: Any) -> None:
-        """Use `lead` or `follow`."""
+    def __init__(self, rank: int, size: int, device: torch.device, store: Any, *, context: int = 1) -> None:
+        """Use `lead` or `follow`. context: ranks over which each row is cut."""
         if dist.is_initialized():
             raise UserError("this process trains over several ranks already, and can do so for one model at a time")
         self.rank = rank
@@ -89,8 +89,7 @@ class TorchRanks:
                     timeout=timedelta(seconds=STEP_TIMEOUT_S),
                 )
                 self._commands = dist.new_group(backend="gloo", timeout=_COMMAND_TIMEOUT)
-                self.mesh = DeviceMesh(device.type, list(range(size)))
-                """The mesh over which weights are sharded."""
+                self.groups = RankGroups.form(device, size, context=context)
         except BaseException:
             if dist.is_initialized():  # otherwise this process could not try again
                 dist.destroy_process_group()
@@ -99,25 +98,29 @@ class TorchRanks:
             sys.excepthook = excepthook
 
     @classmethod
-    def lead(cls, store: Any, size: int, device: torch.device, *, check: Callable[[], None]) -> TorchRanks:
+    def lead(
+        cls, store: Any, size: int, device: torch.device, *, check: Callable[[], None], context: int = 1
+    ) -> TorchRanks:
         """This process as rank 0; waits until all others are there.
 
-        store: of `open_rendezvous`.  check: raises if one of the others will never come.
+        store: of `open_rendezvous`.  check: raises if one of the others will never come.  context: as at the others.
         """
         while not store.check([_rank_key(rank) for rank in range(1, size)]):
             check()
             time.sleep(0.05)
-        return cls(0, size, device, store)
+        return cls(0, size, device, store, context=context)
 
     @classmethod
-    def follow(cls, rendezvous: Rendezvous, rank: int, size: int, device: torch.device) -> TorchRanks:
+    def follow(
+        cls, rendezvous: Rendezvous, rank: int, size: int, device: torch.device, *, context: int = 1
+    ) -> TorchRanks:
         """This process as a rank other than 0."""
         try:
             store = TCPStore(rendezvous.host, rendezvous.port, is_master=False, timeout=timedelta(seconds=60))
         except (dist.DistNetworkError, dist.DistStoreError) as error:
             raise BackendError(f"rank 0 at {rendezvous.host}:{rendezvous.port} cannot be reached: {error}") from error
         store.set(_rank_key(rank), "taken")
-        return cls(rank, size, device, store)
+        return cls(rank, size, device, store, context=context)
 
     def __repr__(self) -> str:
         return f"TorchRanks(rank={self.rank}, size={self.size}, device={str(self.device)!r})"

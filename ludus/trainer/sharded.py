@@ -22,7 +22,7 @@ import torch
 from torch import Tensor
 
 from ludus.algorithms.measured import TokenNumbers
-from ludus.algorithms.pack import Batch
+from ludus.algorithms.pack import Batch, PackedRow
 from ludus.algorithms.settings import AlgorithmSettings
 from ludus.algorithms.share import share_rows
 from ludus.errors import BackendError, UserError
@@ -118,9 +118,8 @@ class ShardedTrainer:
     def train_batch(
         self, batch: Batch, algorithm: AlgorithmSettings | None = None, *, on_tokens: OnTokens | None = None
     ) -> Metrics:
-        parts = [share_rows(part, self._ranks.size) for part in batch.minibatches]
-        by_rank = [[rows_to_json(shares[rank]) for shares in parts] for rank in range(self._ranks.size)]
-        own = [{"parts": parts_of_rank} for parts_of_rank in by_rank]
+        parts = [self._by_rank(part) for part in batch.minibatches]
+        own = [{"parts": [by_rank[rank] for by_rank in parts]} for rank in range(self._ranks.size)]
         how = {"algorithm": _to_json(algorithm), "version": batch.version, "keeps_tokens": on_tokens is not None}
         metrics: Metrics
         metrics, kept = self._command("train", how, own)
@@ -129,14 +128,14 @@ class ShardedTrainer:
         return metrics
 
     def forward_backward(self, batch: Batch, algorithm: AlgorithmSettings | None = None) -> Metrics:
-        by_rank = [{"rows": rows_to_json(share)} for share in share_rows(batch.rows, self._ranks.size)]
+        by_rank = [{"rows": rows} for rows in self._by_rank(batch.rows)]
         how = {"algorithm": _to_json(algorithm), "version": batch.version}
         result: Metrics = self._command("gather", how, by_rank)
         return result
 
     def measure(self, batch: Batch, names: Collection[str]) -> dict[int, TokenNumbers]:
         """As `ModelTrainer.measure`; every rank measures its share of the rows."""
-        by_rank = [{"rows": rows_to_json(share)} for share in share_rows(batch.rows, self._ranks.size)]
+        by_rank = [{"rows": rows} for rows in self._by_rank(batch.rows)]
         numbers: dict[int, TokenNumbers] = self._command("measure", {"names": sorted(names)}, by_rank)
         return numbers
 
@@ -200,6 +199,12 @@ class ShardedTrainer:
                 for rank in range(1, self._ranks.size):
                     self._end(rank)
             self._ranks.close()
+
+    def _by_rank(self, rows: Sequence[PackedRow]) -> list[list[dict[str, Any]]]:
+        """For each rank the rows of which it computes a part, as JSON values."""
+        num_parts = self.model.part.count
+        shares = [rows_to_json(share) for share in share_rows(rows, self._ranks.size // num_parts)]
+        return [shares[rank // num_parts] for rank in range(self._ranks.size)]
 
     def _end(self, rank: int) -> None:
         """Tell a rank to end; one that was lost has ended already."""
@@ -287,20 +292,25 @@ def _from_json(command: dict[str, Any]) -> AlgorithmSettings | None:
     return None if command["algorithm"] is None else AlgorithmSettings(**command["algorithm"])
 
 
+def _own(trainer: ModelTrainer, rows: Sequence[dict[str, Any]]) -> tuple[PackedRow, ...]:
+    """The rows with the targets of this rank's parts."""
+    return tuple(trainer.model.part.of(row) for row in rows_from_json(rows))
+
+
 def _train(trainer: ModelTrainer, _: TorchRanks, command: dict[str, Any]) -> tuple[Metrics, TokenColumns | None]:
     """The metrics, and at rank 0 the record of the tokens, if it was asked for."""
-    parts, kept = tuple(rows_from_json(part) for part in command["parts"]), list[TokenColumns]()
+    parts, kept = tuple(_own(trainer, part) for part in command["parts"]), list[TokenColumns]()
     on_tokens = kept.append if command["keeps_tokens"] else None
     metrics = trainer.train_batch(Batch(parts, command["version"]), _from_json(command), on_tokens=on_tokens)
     return metrics, kept[0] if kept else None
 
 
 def _gather(trainer: ModelTrainer, _: TorchRanks, command: dict[str, Any]) -> Metrics:
-    return trainer.forward_backward(Batch.of(rows_from_json(command["rows"]), command["version"]), _from_json(command))
+    return trainer.forward_backward(Batch.of(_own(trainer, command["rows"]), command["version"]), _from_json(command))
 
 
 def _measure(trainer: ModelTrainer, _: TorchRanks, command: dict[str, Any]) -> dict[int, TokenNumbers]:
-    return trainer.measure(Batch.of(rows_from_json(command["rows"])), command["names"])
+    return trainer.measure(Batch.of(_own(trainer, command["rows"])), command["names"])
 
 
 def _whole(trainer: ModelTrainer, ranks: TorchRanks, command: dict[str, Any]) -> Tensor | None:

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 
 import torch
@@ -238,7 +239,7 @@ class ModelTrainer:
         self.optimizer.forget_gradients()
 
     def score(self, sequences: Sequence[Sequence[int]]) -> tuple[tuple[float, ...], ...]:
-        """For each sequence the logprobs of all tokens but the first, at temperature 1.
+        """At rank 0, for each sequence the logprobs of all tokens but the first, at temperature 1.
 
         Computed exactly as in training, with the weights that sample.
         """
@@ -249,8 +250,9 @@ class ModelTrainer:
                 continue
             (row,) = pack([TrainSequence.plain(token_ids, range(1, len(token_ids)))], row_tokens=len(token_ids))
             with self._hold():
-                logprobs, _ = self._forward(self._forward.tensors(row))
-            scores.append(tuple(logprobs.tolist()))
+                logprobs, _ = self._forward(self._forward.tensors(self.model.part.of(row)))
+            parts = self.ranks.gather(logprobs.tolist())  # the first ranks have those of one row
+            scores.append(tuple(chain.from_iterable(parts[: self.model.part.count])))
         return tuple(scores)
 
     def publish(self) -> TrainedWeights:
