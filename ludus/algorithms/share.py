@@ -58,11 +58,19 @@ class RowPart:
 
     index: int = 0
     count: int = 1
+    together: int = 1
+    """How many neighbouring parts are computed together in attention and MLPs (tensor parallelism)."""
 
     def span(self, num_tokens: int) -> slice:
         """The part's tokens in a row of `num_tokens`, which is padded at its end."""
         width = -(-num_tokens // (TOKEN_BLOCK * self.count)) * TOKEN_BLOCK
         return slice(self.index * width, (self.index + 1) * width)
+
+    def joint_span(self, num_tokens: int) -> slice:
+        """The tokens of all parts that are computed together with this one."""
+        own, before = self.span(num_tokens), self.index % self.together
+        width = own.stop - own.start
+        return slice(own.start - before * width, own.start + (self.together - before) * width)
 
     def of(self, row: PackedRow) -> PackedRow:
         """All tokens of the row, with the part's targets alone."""

@@ -84,7 +84,7 @@ def follow(role_client: RoleClient, config: Config, role_spec: RoleSpec, _until:
 
 
 def _split(config: Config) -> dict[str, int]:
-    return {"context": config.trainer.context_parallel}
+    return {"context": config.trainer.context_parallel, "tensor": config.trainer.tensor_parallel}
 
 
 def _own_trainer(config: Config, tokenizer: Tokenizer, ranks: TorchRanks) -> ModelTrainer:

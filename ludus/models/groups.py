@@ -24,15 +24,25 @@ class RankGroups:
     part: RowPart
     """What this rank computes of a row."""
     context: dist.ProcessGroup | None
-    """The ranks of one row. None: every rank has whole rows."""
+    """The ranks over whose tokens of a row each head attends. None: this one has all of them."""
+    tensor: DeviceMesh | None
+    """Of two dimensions: `rows`, over which parts of layers are cut at rest, and `tensor`, the ranks that compute one
+    layer in parts. None: every rank computes whole layers."""
 
     @classmethod
-    def form(cls, device: torch.device, size: int, *, context: int = 1) -> RankGroups:
-        """Every rank must call it. context: ranks of a row, a divisor of `size`."""
+    def form(cls, device: torch.device, size: int, *, context: int = 1, tensor: int = 1) -> RankGroups:
+        """Every rank must call it. context, tensor: ranks of those groups; `size` is a multiple of their product."""
         ranks = torch.arange(size)
         everyone = DeviceMesh(device.type, ranks)
-        if context == 1:
-            return cls(everyone, WHOLE_ROW, None)
-        mesh = DeviceMesh(device.type, ranks.view(-1, context), mesh_dim_names=("data", "context"))
-        group = mesh.get_group("context")
-        return cls(everyone, RowPart(dist.get_rank(group), context), group)
+        if context * tensor == 1:
+            return cls(everyone, WHOLE_ROW, None, None)
+        part = RowPart(dist.get_rank() % (context * tensor), context * tensor, tensor)
+        mesh = DeviceMesh(device.type, ranks.view(-1, context, tensor), mesh_dim_names=("data", "context", "tensor"))
+        return cls(
+            everyone,
+            part,
+            context=mesh.get_group("context") if context > 1 else None,
+            tensor=DeviceMesh(device.type, ranks.view(-1, tensor), mesh_dim_names=("rows", "tensor"))
+            if tensor > 1
+            else None,
+        )

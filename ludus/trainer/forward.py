@@ -38,12 +38,12 @@ Beside = Callable[[Tensor], Tensor]
 @dataclass(frozen=True, slots=True)
 class RowTensors:
     """A packed row, or a part of one, on the model's device. Shapes: (N,) its targets; with padding, (S,) its tokens,
-    (M,) its targets."""
+    (M,) its targets; (P,) the tokens of all parts that are computed together, else S."""
 
     plan: TreePlan
     """Of the whole row."""
     token_ids_S: Tensor
-    positions_S: Tensor
+    positions_P: Tensor
     source_idx_M: Tensor
     target_ids_M: Tensor
     temperatures_M: Tensor
@@ -76,7 +76,7 @@ class RowTensors:
         return cls(
             plan=TreePlan((*row.parents, *chain), positions),
             token_ids_S=torch.tensor((*row.token_ids, *(0 for _ in filling))[span], device=device),
-            positions_S=torch.tensor(positions[span], device=device),
+            positions_P=torch.tensor(positions[part.joint_span(num_tokens)], device=device),
             source_idx_M=torch.tensor([*sources, *[0] * more_targets], dtype=torch.int64, device=device),
             target_ids_M=torch.tensor(row.target_ids + (0,) * more_targets, dtype=torch.int64, device=device),
             temperatures_M=torch.tensor(row.temperatures + (1.0,) * more_targets, dtype=torch.float32, device=device),
@@ -101,7 +101,7 @@ class TargetStates:
     def __call__(self, row: RowTensors) -> Tensor:
         """The hidden states, shape (M, D). If the model is sharded, its head is gathered from now on."""
         plan = row.plan if self.give_way is None else _GivingWay(row.plan, self.give_way)
-        hidden_SD = self.model.backbone(row.token_ids_S[None], row.positions_S[None], plan)[0]
+        hidden_SD = self.model.backbone(row.token_ids_S[None], row.positions_P[None], plan)[0]
         return take_rows(hidden_SD, row.source_idx_M)
 
     def differentiate(

@@ -65,6 +65,8 @@ class TrainerSettings(Settings):
     ranks: int = Field(default=1, ge=1)
     """Processes that share the work and the weights, the head included; `scheduler.trainer` says what each of the
     others gets."""
+    tensor_parallel: int = Field(default=1, ge=1)
+    """Ranks that compute each layer together, each with its heads and its columns of the MLP."""
     context_parallel: int = Field(default=1, ge=1)
     """Ranks over which the tokens of each row are cut; attention trades them for heads."""
     row_tokens: int = Field(default=1024, ge=1)
@@ -81,10 +83,11 @@ class TrainerSettings(Settings):
     @pydantic.model_validator(mode="after")
     def _check_ranks(self) -> Self:
         """The ranks of a row are some of all ranks."""
-        if self.ranks % self.context_parallel:
-            whole = -(-self.ranks // self.context_parallel) * self.context_parallel
+        of_row = self.tensor_parallel * self.context_parallel
+        if self.ranks % of_row:
             raise ConfigError(
-                f"trainer.ranks={self.ranks} must be a multiple of {self.context_parallel}, the ranks that compute one "
-                f"row (trainer.context_parallel); set trainer.ranks={whole}"
+                f"trainer.ranks={self.ranks} must be a multiple of {of_row}, the ranks that compute one row "
+                "(trainer.tensor_parallel times trainer.context_parallel); set trainer.ranks="
+                f"{-(-self.ranks // of_row) * of_row}"
             )
         return self

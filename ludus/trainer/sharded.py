@@ -316,13 +316,13 @@ def _measure(trainer: ModelTrainer, _: TorchRanks, command: dict[str, Any]) -> d
 def _whole(trainer: ModelTrainer, ranks: TorchRanks, command: dict[str, Any]) -> Tensor | None:
     name, parameter = command["name"], trainer.model.trainable[command["name"]]
     is_newest = command["version"] == trainer.version
-    rows = trainer.optimizer.rounded(name) if is_newest else ranks.local_rows(parameter)
-    return ranks.whole(rows, parameter.shape[0])
+    own = trainer.optimizer.rounded(name) if is_newest else ranks.local_piece(parameter)
+    return ranks.whole(own, parameter)
 
 
 def _gradient(trainer: ModelTrainer, ranks: TorchRanks, command: dict[str, Any]) -> Tensor | None:
     name = command["name"]
-    return ranks.whole(trainer.gradient(name), trainer.model.trainable[name].shape[0])
+    return ranks.whole(trainer.gradient(name), trainer.model.trainable[name])
 
 
 _COMMANDS: dict[str, Callable[[ModelTrainer, TorchRanks, dict[str, Any]], Any]] = {

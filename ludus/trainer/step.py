@@ -270,7 +270,7 @@ class ModelTrainer:
 
         Raises UserError if there is no checkpoint, or if it is of another model.
         """
-        self.version, state = read_state(folder, self.ranks)
+        self.version, state = read_state(folder, self.optimizer.pieces)
         self.optimizer.load_state(state)
         with self._hold():
             self.optimizer.copy_to_parameters()
@@ -287,7 +287,7 @@ class ModelTrainer:
         Raises UserError if they are those of another model.
         """
         kept = {name: own for name, own in self.optimizer.masters.items() if name not in self.model.trainable}
-        self.optimizer.take_weights({**read_trainable(self.model, folder, self.ranks.rows), **kept})
+        self.optimizer.take_weights({**read_trainable(self.model, folder, self.ranks.piece), **kept})
         with self._hold():
             self.optimizer.copy_to_parameters()
             if self._backward.reference is not None:
@@ -361,4 +361,4 @@ class ModelTrainer:
                 self._is_alone = False
                 with torch.no_grad():
                     for name, parameter in self.model.trainable.items():
-                        self.ranks.local_rows(parameter).copy_(before[name])
+                        self.ranks.local_piece(parameter).copy_(before[name])

@@ -206,7 +206,7 @@ def test_every_rank_keeps_its_share_alone(team: Team, tiny_model_folder: Path, t
         model, masters = trainer.model, trainer._trainer.optimizer.masters
         total = sum(each.numel() for each in model.trainable.values())
         assert sum(each.numel() for each in masters.values()) <= 0.51 * total
-        own = [trainer._trainer.ranks.local_rows(each) for each in model.trainable.values()]
+        own = [trainer._trainer.ranks.local_piece(each) for each in model.trainable.values()]
         assert sum(each.untyped_storage().nbytes() for each in own) <= 0.51 * total * 4
         trainer.save(tmp_path)
     sizes = [path.stat().st_size for path in sorted(tmp_path.glob("*.safetensors"))]

@@ -279,6 +279,8 @@ def _as_started(config: Config) -> Fixed:
     }
     return Fixed(
         ranks=trainer.ranks,
+        tensor=trainer.tensor_parallel,
+        context=trainer.context_parallel,
         engine="shared"
         if engine.placement == "shared"
         else cast(EngineName, engine.kind if is_counted else "elsewhere"),
