@@ -21,8 +21,7 @@ Source: Megatron-LM's tensor and sequence parallelism (arXiv 2205.05198) sec. 4.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -38,6 +37,10 @@ from ludus.models.load import LoadedModel
 # By whether outputs or inputs are cut: the projections that end a part of a layer add up what its ranks have.
 _BY_OUTPUT = ("q_proj", "k_proj", "v_proj", "gate_proj", "up_proj")
 _BY_INPUT = ("o_proj", "down_proj")
+# Before 2.13 torch calls them otherwise; from then on it warns of those names.
+_HAS_NEW_NAMES = hasattr(dist, "all_gather_single")
+_all_gather = dist.all_gather_single if _HAS_NEW_NAMES else dist.all_gather_into_tensor
+_reduce_scatter = dist.reduce_scatter_single if _HAS_NEW_NAMES else dist.reduce_scatter_tensor
 
 
 def cut_layers(model: LoadedModel, mesh: DeviceMesh) -> None:
@@ -123,25 +126,17 @@ def _distributed(whole: nn.Parameter, mesh: DeviceMesh, placement: Placement) ->
 
 @dataclass(frozen=True, slots=True)
 class _WithOwnParts:
-    """A layer's forward, within which its modules have plain tensors, of this rank's parts, for parameters."""
+    """A layer's forward, for which its modules have plain tensors, of this rank's parts, in the place of parameters."""
 
     forward: Callable[..., Any]
     owners: list[tuple[nn.Module, str]]
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        with self._own_parts():
-            return self.forward(*args, **kwargs)
-
-    @contextmanager
-    def _own_parts(self) -> Iterator[None]:
-        # an attribute of the instance hides the parameter of that name, which stays what it is for everybody else
+        # An attribute of the instance hides the parameter of that name, which stays what it is for everybody else. It
+        # is left there: what is computed again in the backward pass, without this forward, takes it too.
         for owner, name in self.owners:
             vars(owner)[name] = _own_part(owner._parameters[name])
-        try:
-            yield
-        finally:
-            for owner, name in self.owners:
-                del vars(owner)[name]
+        return self.forward(*args, **kwargs)
 
 
 def _own_part(parameter: Any) -> Tensor:
@@ -214,12 +209,12 @@ class _ReduceTokens(torch.autograd.Function):
 def _gathered(own: Tensor, group: dist.ProcessGroup) -> Tensor:
     one, num_tokens, width = own.shape
     gathered = own.new_empty(one, num_tokens * dist.get_world_size(group), width)
-    dist.all_gather_into_tensor(gathered[0], own[0].contiguous(), group=group)
+    _all_gather(gathered[0], own[0].contiguous(), group=group)
     return gathered
 
 
 def _reduced(parts: Tensor, group: dist.ProcessGroup) -> Tensor:
     one, num_tokens, width = parts.shape
     reduced = parts.new_empty(one, num_tokens // dist.get_world_size(group), width)
-    dist.reduce_scatter_tensor(reduced[0], parts[0].contiguous(), group=group)
+    _reduce_scatter(reduced[0], parts[0].contiguous(), group=group)
     return reduced

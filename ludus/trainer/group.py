@@ -27,6 +27,7 @@ from torch import Tensor
 from torch.distributed.tensor import DTensor
 from torch.nn.functional import pad
 
+from ludus.engines.nccl import BroadcastGroup
 from ludus.errors import BackendError, UserError
 from ludus.models.device import use_device
 from ludus.models.groups import RankGroups
@@ -79,10 +80,12 @@ class TorchRanks:
         self.rank = rank
         self.size = size
         self.device = device
+        self.outlets: dict[str, BroadcastGroup] = {}
+        """By name, this rank's groups with those that sample, where it sends its weights by itself."""
         excepthook = sys.excepthook
         use_device(device)  # before the mesh, which would choose the GPU of the rank's number
         try:
-            with one_sentence(rank), _on_interface(store, device):
+            with one_sentence(rank), on_interface(store, device):
                 dist.init_process_group(
                     "gloo" if device.type == "cpu" else "cpu:gloo,cuda:nccl",
                     store=store,
@@ -216,7 +219,7 @@ def _rank_key(rank: int) -> str:
 
 
 @contextmanager
-def _on_interface(store: Any, device: torch.device) -> Iterator[None]:
+def on_interface(store: Any, device: torch.device) -> Iterator[None]:
     """Make gloo and NCCL listen where the store is reached, while a group is made: on the loopback address if it is
     there, else under this machine's address on the route to it, whatever this machine's name leads to.
 

@@ -115,6 +115,7 @@ def test_a_checkpoint_does_not_know_how_rows_were_cut(team: Team, tiny_model_fol
     with sharded(team, tiny_model_folder, 2, split={"context": 2}) as trainer:
         trainer.train_batch(long_batch())
         trainer.save(tmp_path / "cut")
+        trainer.publish().copy_into_shared()
         first = weights(trainer)
         trainer.train_batch(long_batch())
         second = weights(trainer)

@@ -99,6 +99,7 @@ def test_a_checkpoint_does_not_know_how_layers_were_cut(
     with sharded(team, tiny_model_folder, 4, split={"tensor": 2}, **settings) as trainer:
         trainer.train_batch(long_batch())
         trainer.save(tmp_path / "cut")
+        trainer.publish().copy_into_shared()
         first = weights(trainer)
         trainer.train_batch(long_batch())
         second = weights(trainer)
