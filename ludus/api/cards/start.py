@@ -44,7 +44,10 @@ _PLANNED = (
     "engine.kv_bytes",
     "model.context_length",
 )
-_PLACED = ("trainer.ranks", "engine.kind", "engine.placement", "engine.replicas")
+_PLACED = (
+    *("trainer.ranks", "trainer.tensor_parallel", "trainer.context_parallel"),
+    *("engine.kind", "engine.placement", "engine.replicas"),
+)
 # A prompt this long, followed by the longest answer, has to fit.
 _LEAST_PROMPT = 1024
 
