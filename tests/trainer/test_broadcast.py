@@ -65,7 +65,8 @@ def test_what_ranks_send_is_what_one_would_have_gathered(
     assert list(got) == list(expected)
     assert all(each.dtype == expected[name].dtype and torch.equal(each, expected[name]) for name, each in got.items())
     together = max(8_000, *(each.nbytes for each in expected.values()))
-    assert all(0 < each.largest_bytes <= 0.7 * together for each in sent)
+    most = together if lora else 0.7 * together  # the first rank sends what both have of adapters
+    assert all(0 < each.largest_bytes <= most for each in sent)
     total = sum(each.nbytes for each in expected.values())
     assert total <= sum(each.total_bytes for each in sent) <= total + 16 * size * len(expected)
     assert all(each.peak_bytes is not None and each.peak_bytes >= 0 for each in sent)

@@ -94,16 +94,21 @@ def test_a_run_on_cut_rows_is_a_run_on_whole_ones(
         assert measured[number].sampled_logprobs == each.logprobs
 
 
-def test_a_critic_learns_from_cut_rows(team: Team, tiny_model_folder: Path) -> None:
-    """Its values are those of one process, and so are both losses."""
-    settings: dict[str, Any] = {"algorithm": {"name": "ppo"}, "critic": {"clip_range": 0.2}}
+@pytest.mark.parametrize(
+    ("critic", "split"), [({}, {"context": 2}), ({"model": "shared"}, {"context": 2}), ({}, {"tensor": 2})]
+)
+def test_a_critic_learns_from_cut_rows(
+    team: Team, tiny_model_folder: Path, critic: dict[str, Any], split: dict[str, int]
+) -> None:
+    """Its values are those of one process, and so are both losses; its layers are cut as the policy's are."""
+    settings: dict[str, Any] = {"algorithm": {"name": "ppo"}, "critic": {**critic, "clip_range": 0.2}}
     taught = [
         replace(each, values=(0.1,) * len(each.target_idx), value_targets=each.advantages) for each in sequences(COUNT)
     ]
     rows = Batch.of(pack(taught, row_tokens=200))
     alone = whole(tiny_model_folder, **settings)
     expected, values = alone.train_batch(rows), alone.measure(rows, {"values"})
-    with sharded(team, tiny_model_folder, 2, split={"context": 2}, **settings) as trainer:
+    with sharded(team, tiny_model_folder, 2, split=split, **settings) as trainer:
         assert trainer.train_batch(rows) == pytest.approx(expected, rel=1e-3, abs=1e-5)
         got = trainer.measure(rows, {"values"})
     for number, each in values.items():

@@ -247,7 +247,7 @@ def _send(trainer: AnyTrainer, expected: Mapping[str, Tensor]) -> _Sent:
     assert isinstance(trainer, ShardedTrainer), "one rank sends nothing in pieces"
     meeting, _store = open_rendezvous("127.0.0.1")
     addresses, published = gloo_addresses(meeting, trainer.num_ranks), trainer.publish()
-    announced, got = published.announce(most_bytes=_SENT_BYTES), dict[str, Tensor]()
+    announced, got = published.announce(most_bytes=_SENT_BYTES), dict[str, torch.Tensor]()
     receiving = threading.Thread(target=lambda: got.update(receive(Announcement(**announced), addresses)), daemon=True)
     receiving.start()
     trainer.join("receiver", addresses)
