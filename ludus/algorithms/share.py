@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
+from typing import Any, cast
 
 from ludus.algorithms.pack import PackedRow
 
@@ -80,7 +81,7 @@ class RowPart:
         kept = [at for at, source in enumerate(row.source_idx) if span.start <= source < span.stop]
         columns = {field.name: getattr(row, field.name) for field in fields(row) if field.name not in _OF_TOKENS}
         of_targets = {name: each for name, each in columns.items() if isinstance(each, tuple) and each}
-        return replace(row, **{name: tuple([each[at] for at in kept]) for name, each in of_targets.items()})
+        return replace(row, **cast(Any, {name: tuple([each[at] for at in kept]) for name, each in of_targets.items()}))
 
 
 WHOLE_ROW = RowPart()

@@ -106,7 +106,7 @@ def _to_heads(heads: Tensor, counts: Sequence[int], group: dist.ProcessGroup) ->
 def _to_tokens(heads: Tensor, counts: Sequence[int], group: dist.ProcessGroup) -> Tensor:
     own, size = counts[dist.get_rank(group)], len(counts)
     _, _, num_tokens, width = heads.shape
-    sent = heads[0].unflatten(1, (size, num_tokens // size)).transpose(0, 1).flatten(0, 1).contiguous()
+    sent = heads[0].reshape(own, size, num_tokens // size, width).transpose(0, 1).flatten(0, 1).contiguous()
     received = heads.new_empty(sum(counts), num_tokens // size, width)
     dist.all_to_all_single(received, sent, list(counts), [own] * size, group=group)
     return received[None]

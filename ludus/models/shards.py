@@ -67,8 +67,8 @@ def shard_model(model: LoadedModel, groups: RankGroups) -> LoadedModel:
         shards.set_gradient_divide_factor(1.0)
         shards.set_force_sum_reduction_for_comms(True)  # gloo has no other one
     trainable = {name: each for name, each in model.module.named_parameters() if each.requires_grad}
-    split = {"part": groups.part, "context": groups.context}
-    return replace(model, trainable=trainable, gathering=cast(ReshardableModule, decoder), **split)
+    gathering = cast(ReshardableModule, decoder)
+    return replace(model, trainable=trainable, gathering=gathering, part=groups.part, context=groups.context)
 
 
 def local_piece(tensor: Tensor) -> Tensor:

@@ -122,7 +122,7 @@ class GlooGroup:
         store = TCPStore(address["host"], address["port"], is_master=False, timeout=timedelta(seconds=60))
         timeout = timedelta(seconds=STEP_TIMEOUT_S)
         with on_interface(store, _CPU):
-            shared = dist.PrefixStore(address["name"], store)
+            shared = dist.PrefixStore(address["name"], store)  # type: ignore[attr-defined]
             self._group: Any = dist.ProcessGroupGloo(shared, number, address["size"], timeout)
 
     def broadcast(self, tensor: Tensor) -> None:
