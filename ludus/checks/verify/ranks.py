@@ -29,7 +29,7 @@ from ludus.cluster.cluster import open_cluster
 from ludus.cluster.ranks import open_ranks
 from ludus.compat.config import Config
 from ludus.errors import UserError
-from ludus.models.resolve import resolve_model, resolve_tokenizer
+from ludus.models.resolve import resolve_tokenizer
 from ludus.processes.blocking import run_blocking
 from ludus.text.tokenizer import Tokenizer
 
@@ -135,7 +135,7 @@ async def _verify(config: Config, ranks: list[int], steps: int, scratch: Path) -
             await _with_ranks(config, each["ranks"], partial(gradient_of, batches=[batch]), each), expected.gradient
         )
         for count in ranks
-        for each in _splits(count, config)
+        for each in _splits(count, expected.heads)
     }
     first = ranks[0]
     state_equal, resumed = await _resume(config, batch, steps, first, scratch)
@@ -172,17 +172,14 @@ async def _record(config: Config) -> Batch:
     return Batch.of(pack(sequences, row_tokens=config.trainer.row_tokens), version=0)
 
 
-def _splits(count: int, config: Config) -> list[dict[str, int]]:
-    """The ways in which `count` ranks can compute rows together, as settings of the trainer."""
-    from ludus.models.config import ModelConfig
-    from ludus.models.outline import read_config
-
-    found = ModelConfig.from_hf(read_config(resolve_model(config.model.path)))
+def _splits(count: int, heads: tuple[int, int]) -> list[dict[str, int]]:
+    """The ways in which `count` ranks can compute rows together, as settings of the trainer. heads: as of `_Seen`."""
+    num_heads, num_kv_heads = heads
     both = [(1, count), (count, 1), *([(2, count // 2)] if count > 2 and count % 2 == 0 else [])]
     return [
         {"ranks": count, "tensor_parallel": tensor, "context_parallel": context}
         for tensor, context in both
-        if found.num_kv_heads % tensor == 0 and found.num_heads // tensor >= context
+        if num_kv_heads % tensor == 0 and num_heads // tensor >= context
     ]
 
 
@@ -214,6 +211,8 @@ class _Seen:
     weights: Mapping[str, Tensor]
     sent: _Sent | None
     """None: one rank has all weights and sends none."""
+    heads: tuple[int, int]
+    """Of queries and of keys; of these 1 where experts keep layers from being cut."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -232,7 +231,12 @@ def _measure(trainer: AnyTrainer, batch: Batch, steps: int, saved: Path | None) 
         if saved is not None and step + 1 == steps // 3:
             trainer.save(saved)
     weights = dict(trainer.publish().named_tensors())
-    return _Seen(gradient, losses, weights, None if saved is None else _send(trainer, weights))
+    sent, has_experts = None, any(each.ndim > 2 for each in trainer.model.trainable.values())
+    if saved is not None and not has_experts:
+        sent = _send(trainer, weights)
+    config = trainer.model.config
+    heads = (config.num_heads, 1 if has_experts else config.num_kv_heads)
+    return _Seen(gradient, losses, weights, sent, heads)
 
 
 def _send(trainer: AnyTrainer, expected: Mapping[str, Tensor]) -> _Sent:
