@@ -24,6 +24,7 @@ from ludus.engines.nccl import BroadcastGroup, NcclGroup, load_library
 from ludus.errors import UserError
 from ludus.models.load import LoadedModel
 from ludus.models.shards import is_copy, piece_of
+from ludus.processes.allocator import give_free_back
 from ludus.trainer.group import STEP_TIMEOUT_S, Rendezvous, TCPStore, on_interface
 from ludus_vllm.packed import Announcement, grouped
 
@@ -137,6 +138,7 @@ class GlooGroup:
 @contextmanager
 def measured() -> Iterator[Callable[[], int | None]]:
     """Within the block, how many bytes more this process had at most than at its beginning. None: nobody knows here."""
+    give_free_back()  # messages would take what was held before, and seem to take nothing
     try:
         Path("/proc/self/clear_refs").write_text("5")  # the peak counts from now on
         before = _resident("VmRSS")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import threading
 from collections.abc import Iterator
 from dataclasses import asdict
@@ -13,7 +14,7 @@ import torch
 from torch import Tensor
 
 from ludus.errors import UserError
-from ludus.trainer.broadcast import Sent, gloo_addresses, receive
+from ludus.trainer.broadcast import Sent, gloo_addresses, measured, receive
 from ludus.trainer.group import open_rendezvous
 from ludus.trainer.sharded import ShardedTrainer, ShardedWeights
 from ludus_vllm.packed import Announcement, grouped
@@ -91,6 +92,15 @@ def test_experts_that_files_hold_one_by_one_are_refused(team: Team, tiny_models:
         pytest.raises(UserError, match=r"keeps several weights .* set engine\.weights=auto"),
     ):
         trainer.publish().announce()
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="elsewhere nobody tells the peak")
+def test_what_a_process_has_held_for_a_moment_is_measured() -> None:
+    """Also where as much was free before, which the process had kept."""
+    for _ in range(2):
+        with measured() as peak:
+            torch.ones(8 << 20)
+            assert (peak() or 0) >= 30 << 20
 
 
 def test_an_announcement_is_json_and_its_groups_are_bounded() -> None:
