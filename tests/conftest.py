@@ -145,6 +145,7 @@ _COMMON: dict[str, Any] = {
 _SLIDING: dict[str, Any] = {"sliding_window": 8, "layer_types": ["sliding_attention", "full_attention"]}
 _ARCHITECTURES: dict[str, tuple[str, dict[str, Any]]] = {
     "llama": ("LlamaConfig", {"tie_word_embeddings": True}),
+    "llama_4_key_heads": ("LlamaConfig", {"num_key_value_heads": 4}),
     "qwen2": ("Qwen2Config", {"tie_word_embeddings": False}),
     "qwen3": ("Qwen3Config", {"tie_word_embeddings": True}),
     "gemma": ("GemmaConfig", {}),

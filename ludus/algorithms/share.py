@@ -1,8 +1,9 @@
-"""Distributes rows over ranks that compute in step: each rank has one row in every round.
+"""Distributes rows over ranks that compute in step: each rank has one row, or one part of a row, in every round.
 
 Knows: rows and their lengths.  Knows not: processes, tensors.
 Invariants: every row is in exactly one share; all shares have the same number of rows, filled up with rows without
-targets that cost next to nothing; no other choice of rounds has a smaller sum of their longest rows.
+targets that cost next to nothing; no other choice of rounds has a smaller sum of their longest rows. The parts of a row
+have equally many tokens, and every target is in the part whose hidden state predicts it.
 
 Ranks that share a layer's weights wait for each other in every layer, so a round takes as long as its longest row.
 """
@@ -10,8 +11,14 @@ Ranks that share a layer's weights wait for each other in every layer, so a roun
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass, fields, replace
+from typing import Any, cast
 
 from ludus.algorithms.pack import PackedRow
+
+# Parts are whole blocks: half a block of padding on average, one token in sixteen of a row of 512.
+TOKEN_BLOCK = 64
+_OF_TOKENS = ("token_ids", "positions", "parents")
 
 FILLER = PackedRow(
     token_ids=(0,),
@@ -44,3 +51,37 @@ def share_rows(rows: Sequence[PackedRow], num_shares: int) -> list[tuple[PackedR
         for share, row in zip(shares, whole if number % 2 == 0 else whole[::-1], strict=True):
             share.append(row)
     return [tuple(share) for share in shares]
+
+
+@dataclass(frozen=True, slots=True)
+class RowPart:
+    """Which of several equal parts of every row this process computes."""
+
+    index: int = 0
+    count: int = 1
+    together: int = 1
+    """How many neighbouring parts are computed together in attention and MLPs (tensor parallelism)."""
+
+    def span(self, num_tokens: int) -> slice:
+        """The part's tokens in a row of `num_tokens`, which is padded at its end."""
+        width = -(-num_tokens // (TOKEN_BLOCK * self.count)) * TOKEN_BLOCK
+        return slice(self.index * width, (self.index + 1) * width)
+
+    def joint_span(self, num_tokens: int) -> slice:
+        """The tokens of all parts that are computed together with this one."""
+        own, before = self.span(num_tokens), self.index % self.together
+        width = own.stop - own.start
+        return slice(own.start - before * width, own.start + (self.together - before) * width)
+
+    def of(self, row: PackedRow) -> PackedRow:
+        """All tokens of the row, with the part's targets alone."""
+        if self.count == 1:
+            return row
+        span = self.span(len(row.token_ids))
+        kept = [at for at, source in enumerate(row.source_idx) if span.start <= source < span.stop]
+        columns = {field.name: getattr(row, field.name) for field in fields(row) if field.name not in _OF_TOKENS}
+        of_targets = {name: each for name, each in columns.items() if isinstance(each, tuple) and each}
+        return replace(row, **cast(Any, {name: tuple([each[at] for at in kept]) for name, each in of_targets.items()}))
+
+
+WHOLE_ROW = RowPart()

@@ -45,7 +45,10 @@ _MOVES = (
     *("rollout.max_head_offpolicyness", "rollout.stale_tokens"),
 )
 # Of these, the keys that only change the order in which numbers are summed.
-_ROUNDS = ("trainer.ranks", "trainer.row_tokens", "trainer.activation_checkpointing", "trainer.record_tokens")
+_ROUNDS = (
+    *("trainer.ranks", "trainer.tensor_parallel", "trainer.context_parallel", "trainer.row_tokens"),
+    *("trainer.activation_checkpointing", "trainer.record_tokens"),
+)
 _ACTS = (*_MOVES, "name", "run_root", "checkpoint", "total_train_steps", "scheduler")
 _STEP_TIME = "time/step_s"
 

@@ -57,7 +57,7 @@ async def open_ranks(
     trainer = None
     try:
         with TrainerThread("ranks") as work:  # torch may block on a lost rank, so it runs on a thread of its own
-            meeting = work.run(TorchRanks.lead, store, size, device, check=cluster.check)
+            meeting = work.run(TorchRanks.lead, store, size, device, check=cluster.check, **_split(config))
             ranks = await cluster.unless_lost(meeting)
             own = await work.run(_own_trainer, config, tokenizer, ranks)
         trainer = ShardedTrainer(own, ranks, sampling=sampling)
@@ -81,8 +81,12 @@ def follow(role_client: RoleClient, config: Config, role_spec: RoleSpec, _until:
     with role_client:
         role_client.join()
         device = choose_device(config.model.device)
-        ranks = TorchRanks.follow(rendezvous, role_client.index + 1, config.trainer.ranks, device)
+        ranks = TorchRanks.follow(rendezvous, role_client.index + 1, config.trainer.ranks, device, **_split(config))
         follow_commands(_own_trainer(config, Tokenizer.load(resolve_tokenizer(config.model.path)), ranks), ranks)
+
+
+def _split(config: Config) -> dict[str, int]:
+    return {"context": config.trainer.context_parallel, "tensor": config.trainer.tensor_parallel}
 
 
 def _own_trainer(config: Config, tokenizer: Tokenizer, ranks: TorchRanks) -> ModelTrainer:
@@ -92,12 +96,12 @@ def _own_trainer(config: Config, tokenizer: Tokenizer, ranks: TorchRanks) -> Mod
     from ludus.trainer.critic import CriticModel, load_critic
     from ludus.trainer.step import ModelTrainer
 
-    model = shard_model(load_model(config.model, seed=config.seed, is_mapped=True), ranks.mesh)
+    model = shard_model(load_model(config.model, seed=config.seed, is_mapped=True), ranks.groups)
     critic = None
     if config.has_critic:
         critic = load_critic(config.model, config.critic, seed=config.seed, is_mapped=True)
         if isinstance(critic, CriticModel):
-            critic = replace(critic, model=shard_model(critic.model, ranks.mesh))
+            critic = replace(critic, model=shard_model(critic.model, ranks.groups))
     return ModelTrainer(
         model,
         config.trainer,

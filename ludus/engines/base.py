@@ -15,8 +15,8 @@ Rules for every engine, which `tests/engines/contract.py` checks for each of the
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Iterable, Sequence
-from typing import Any, Protocol
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
+from typing import Any, Protocol, runtime_checkable
 
 from ludus.errors import UserError
 from ludus.types import Call, EngineStats, Sampled, TokenChunk
@@ -54,6 +54,29 @@ class WeightSource(Protocol):
 
     def copy_into_shared(self) -> None:
         """Write the new weights into the tensors that trainer and engine share in one process."""
+
+
+@runtime_checkable
+class RankWeights(WeightSource, Protocol):
+    """The weights of several ranks, of which each can send its own pieces to those that sample."""
+
+    @property
+    def num_ranks(self) -> int: ...
+
+    def announce(self) -> Mapping[str, Any]:
+        """What they are going to send: an `Announcement` (`ludus_vllm.packed`) as JSON values."""
+
+    def join(self, name: str, addresses: Sequence[Mapping[str, Any]]) -> None:
+        """Give every rank a group with all processes of one server; returns when all have joined.
+
+        name: of these groups.  addresses: by rank, as of `ludus.trainer.broadcast.join`.
+        """
+
+    def broadcast(self, name: str, announced: Mapping[str, Any]) -> object:
+        """Have every rank send its pieces in its group of that name."""
+
+    def leave(self, name: str) -> None:
+        """Have every rank leave that group, if it is in one."""
 
 
 class Engine(Protocol):

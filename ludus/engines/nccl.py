@@ -9,15 +9,25 @@ samples is in none of them.
 from __future__ import annotations
 
 import ctypes
-from typing import Any
+from typing import Any, Protocol
 
 from ludus.errors import BackendError, UserError
 
 UNIQUE_ID_BYTES = 128
 LIBRARY = "libnccl.so.2"
 # ncclDataType_t and ncclRedOp_t in nccl.h
-_TYPES = {"torch.float16": 6, "torch.float32": 7, "torch.bfloat16": 9}
+_TYPES = {"torch.uint8": 1, "torch.float16": 6, "torch.float32": 7, "torch.bfloat16": 9}
 _SUM = 0
+
+
+class BroadcastGroup(Protocol):
+    """The trainer's part, or one of its ranks', in a group with those that sample."""
+
+    def broadcast(self, tensor: Any) -> None:
+        """Send a tensor to all other members."""
+
+    def abort(self) -> None:
+        """Leave the group, whatever is being sent."""
 
 
 class _UniqueId(ctypes.Structure):

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, cast
 
 import torch
+import torch.distributed as dist
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
 from torch.nn import Parameter
@@ -25,13 +26,16 @@ from transformers import AutoModelForCausalLM, PretrainedConfig, PreTrainedModel
 from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING
 from transformers.utils import logging as hf_logging
 
+from ludus.algorithms.share import WHOLE_ROW, RowPart
 from ludus.errors import LudusError, UserError
 from ludus.models.attention import ATTENTION_NAME, AttentionPlan, register_attention
 from ludus.models.config import ModelConfig, text_config
+from ludus.models.context import ContextPlan
 from ludus.models.device import choose_device, use_device
 from ludus.models.dtype import with_dtype
 from ludus.models.fused_layers import fuse_layers
 from ludus.models.outline import check_headers, check_outline, read_config
+from ludus.models.pieces import Piece, whole_of
 from ludus.models.probe import check_module
 from ludus.models.resolve import adapter_base, base_reference, resolve_model
 from ludus.models.saved_form import SavedForm, without_values
@@ -93,6 +97,10 @@ class LoadedModel:
     """None: every weight is trained."""
     gathering: ReshardableModule | None = None
     """Runs the decoder in the place of `module` and brings its weights together for that. None: they are whole."""
+    part: RowPart = WHOLE_ROW
+    """Of every row, what this process computes."""
+    context: dist.ProcessGroup | None = None
+    """The processes over whose tokens of a row each head attends. None: this one computes all of them."""
 
     def __repr__(self) -> str:
         num_trained = sum(parameter.numel() for parameter in self.trainable.values())
@@ -102,8 +110,11 @@ class LoadedModel:
     def backbone(self, input_ids: Tensor, position_ids: Tensor, plan: AttentionPlan) -> Tensor:
         """Last hidden states, shape (B, S, D), normed, and scaled as logits are: what the head multiplies.
 
-        input_ids, position_ids: (B, S). `plan` decides who attends to whom.
+        input_ids: (B, S).  position_ids: (B, P), of the tokens of all parts that are computed together; else P is S.
+        `plan` decides who attends to whom; where rows are cut it is that of a whole row.
         """
+        if self.context is not None:
+            plan = ContextPlan(plan, self.context)
         run = self.module.base_model if self.gathering is None else self.gathering
         output = run(input_ids=input_ids, position_ids=position_ids, use_cache=False, plan=plan)
         hidden = cast(Tensor, output.last_hidden_state)
@@ -274,30 +285,27 @@ def copy_companions(source: Path, folder: Path, *, chat_template: str | None = N
         (folder / "chat_template.jinja").write_text(chat_template)
 
 
-def read_trainable(model: LoadedModel, folder: Path, rows: Callable[[int], slice] = slice) -> dict[str, Tensor]:
+def read_trainable(model: LoadedModel, folder: Path, piece: Callable[[Tensor], Piece] = whole_of) -> dict[str, Tensor]:
     """The weights that `save_model` wrote into `folder`, by the names of the model's trainable parameters.
 
-    rows: which rows are wanted of so many; all of them by default.
+    piece: which piece of a parameter is wanted; all of it by default.
     Raises UserError if it holds none of some parameter.
     """
     with ExitStack() as stack:
         opened = [stack.enter_context(safe_open(path, framework="pt")) for path in sorted(folder.glob("*.safetensors"))]
         places = {name: file for file in opened for name in file.keys()}  # noqa: SIM118
-        return {name: _read(model, name, places, folder, rows) for name in model.trainable}
+        return {name: _read(model, name, places, folder, piece(each)) for name, each in model.trainable.items()}
 
 
-def _read(
-    model: LoadedModel, name: str, places: Mapping[str, Any], folder: Path, rows: Callable[[int], slice]
-) -> Tensor:
+def _read(model: LoadedModel, name: str, places: Mapping[str, Any], folder: Path, piece: Piece) -> Tensor:
     parts = model.saved_parts(name)
     if missing := [part for part in parts if part not in places]:
         raise UserError(f"{str(folder)!r} holds no weights of {missing[0]}; it is of another model, or not whole")
     if len(parts) == 1:
-        part = places[parts[0]].get_slice(parts[0])
-        found: Tensor = part[rows(part.get_shape()[0])]
+        found: Tensor = places[parts[0]].get_slice(parts[0])[piece]
         return found
     whole = model.joined(name, {part: places[part].get_tensor(part) for part in parts})
-    return whole[rows(len(whole))].clone()
+    return whole[piece].clone()
 
 
 def _load_module(folder: Path, described: PretrainedConfig, dtype: torch.dtype) -> PreTrainedModel:

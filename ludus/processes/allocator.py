@@ -1,6 +1,6 @@
 """How the C library hands out the memory of this process.
 
-Knows: glibc's mallopt.  Knows not: tensors.
+Knows: glibc's mallopt and malloc_trim.  Knows not: tensors.
 """
 
 from __future__ import annotations
@@ -11,6 +11,13 @@ import sys
 
 _ARENA_MAX = -8  # M_ARENA_MAX of glibc's malloc.h; other C libraries take it for nothing, or have no mallopt
 _VARIABLES = ("MALLOC_ARENA_MAX", "GLIBC_TUNABLES")
+
+
+def give_free_back() -> None:
+    """Return to the system what is free, which else counts as this process's. Does nothing where glibc is not."""
+    trim = getattr(ctypes.CDLL(None), "malloc_trim", None) if sys.platform == "linux" else None
+    if trim is not None:
+        trim(0)
 
 
 def share_one_arena() -> None:

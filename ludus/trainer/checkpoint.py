@@ -1,12 +1,13 @@
 """A trainer's state on disk: one file per rank, which any number of ranks can read back.
 
-Knows: safetensors, rows.  Knows not: what the tensors are for, when to save.
-Invariants: every rank writes the rows that it keeps, and reads those that it will keep, whichever rank wrote them; all
-bits are preserved; nothing in a checkpoint is unpickled; tensors are written and read one by one, so that no second
+Knows: safetensors, pieces of weights.  Knows not: what the tensors are for, when to save.
+Invariants: every rank writes the piece that it keeps, and reads the one that it will keep, whichever ranks wrote it;
+all bits are preserved; nothing in a checkpoint is unpickled; tensors are written and read one by one, so that no second
 copy of the state is in memory or on a card.
 
     trainer.json                          version, steps of the schedule, shapes, number of updates of each weight
-    trainer-00001-of-00002.safetensors    the rows of rank 0: masters/NAME  exp_avg/NAME  exp_avg_sq/NAME
+    trainer-00001-of-00002.safetensors    the pieces of rank 0: masters/NAME  exp_avg/NAME  exp_avg_sq/NAME; and in
+                                          the file's metadata for each NAME where it begins: its first row and column
 """
 
 from __future__ import annotations
@@ -23,12 +24,14 @@ from torch import Tensor
 
 from ludus.engines.weights import write_safetensors
 from ludus.errors import UserError
+from ludus.models.pieces import Piece, overlap, rows_of, shape_of
 from ludus.processes.files import sync
-from ludus.trainer.ranks import Ranks, SingleRank, rows_of
+from ludus.trainer.ranks import Ranks
 from ludus.trainer.rounding import Rounding
 
 T = TypeVar("T")
 STATE_FILE = "trainer.json"
+_STARTS = "starts"
 _MOMENTS = ("exp_avg", "exp_avg_sq")
 
 
@@ -38,12 +41,14 @@ def write_state(folder: Path, version: int, state: Mapping[str, Any], ranks: Ran
     Raises OSError if it cannot be written.
     """
     folder.mkdir(parents=True, exist_ok=True)
-    moments = state["moments"]
+    moments, copies = state["moments"], state["copies"]
     # masters first: behind an odd number of bf16 moments they would not be aligned
-    tensors = {f"masters/{name}": each for name, each in state["masters"].items()}
-    tensors |= {f"{kind}/{name}": own[kind] for name, own in moments.items() for kind in _MOMENTS}
+    tensors = {f"masters/{name}": each for name, each in state["masters"].items() if name not in copies}
+    tensors |= {f"{kind}/{name}": own[kind] for name, own in moments.items() if name not in copies for kind in _MOMENTS}
+    starts = {name: [each.start for each in piece] for name, piece in state["pieces"].items() if name not in copies}
     path = folder / _part(ranks.rank, ranks.size)
-    write_safetensors(path, ((name, each) for name, each in tensors.items() if each.numel()))
+    written = ((name, each) for name, each in tensors.items() if each.numel())
+    write_safetensors(path, written, {_STARTS: json.dumps(starts)})
     sync(path)
     if ranks.rank == 0:
         about = {
@@ -77,10 +82,11 @@ class SavedParts(Mapping[str, T]):
         return len(self.names)
 
 
-def read_state(folder: Path, ranks: Ranks) -> tuple[int, dict[str, Any]]:
-    """The version, and this rank's rows of the state. Tensors are read to the CPU one by one, when they are taken: a
-    GPU that holds master weights and moments has no room for a second copy.
+def read_state(folder: Path, pieces: Mapping[str, Piece] | None = None) -> tuple[int, dict[str, Any]]:
+    """The version, and the pieces of the state that are asked for. Tensors are read to the CPU one by one, when they
+    are taken: a GPU that holds master weights and moments has no room for a second copy.
 
+    pieces: of each weight. None: all of them.
     Raises UserError if there is no checkpoint, or a part of it is missing.
     """
     if not (folder / STATE_FILE).is_file():
@@ -89,14 +95,13 @@ def read_state(folder: Path, ranks: Ranks) -> tuple[int, dict[str, Any]]:
     shapes, moved = about["shapes"], about["moved"]
     parts = check_parts(folder, about["ranks"])
     files: list[Any] = [safe_open(path, framework="pt") for path in parts]
-    present = [set(file.keys()) for file in files]
+    written = [_Written.of(file, rank, about["ranks"]) for rank, file in enumerate(files)]
 
     def read(key: str) -> Tensor:
-        num_rows, pieces = shapes[key.partition("/")[2]][0], []
-        for rank, file in enumerate(files):
-            if key in present[rank]:
-                pieces.append(file.get_slice(key)[_overlap(num_rows, ranks, rank, about["ranks"])])
-        return pieces[0] if len(pieces) == 1 else torch.cat(pieces)
+        name = key.partition("/")[2]
+        shape = shapes[name]
+        own = (slice(0, shape[0]),) if pieces is None else pieces[name]
+        return _joined(key, own, shape, written)
 
     def read_moments(name: str) -> dict[str, Tensor]:
         return {kind: read(f"{kind}/{name}") for kind in _MOMENTS} | {"step": torch.tensor(moved[name])}
@@ -117,7 +122,7 @@ def take_masters(parameters: Mapping[str, Tensor], folder: Path, rounding: Round
 
     Raises UserError if there is no checkpoint, or if it is of another model.
     """
-    _, state = read_state(folder, SingleRank())
+    _, state = read_state(folder)
     for name, parameter in parameters.items():
         got, here = state["shapes"].get(name), tuple(parameter.shape)
         if got != here:
@@ -138,13 +143,47 @@ def check_parts(folder: Path, num_ranks: int) -> list[Path]:
     return parts
 
 
-def _overlap(num_rows: int, ranks: Ranks, writer: int, num_writers: int) -> slice:
-    """Which rows of a writer's file this rank keeps, counted from the file's first row."""
-    own, there = ranks.rows(num_rows), rows_of(num_rows, writer, num_writers)
-    start = max(own.start or 0, there.start)
-    stop = max(start, min(own.stop, there.stop))
-    # an empty slice has the right row shape, for a rank that keeps no rows
-    return slice(start - there.start, stop - there.start) if stop > start else slice(0, 0)
+@dataclass(frozen=True, slots=True)
+class _Written:
+    """What one rank wrote."""
+
+    file: Any
+    keys: frozenset[str]
+    starts: Mapping[str, Sequence[int]]
+    """By name of the weight where its piece begins. Earlier versions wrote none: each rank has rows, in order."""
+    rank: int
+    num_ranks: int
+
+    @classmethod
+    def of(cls, file: Any, rank: int, num_ranks: int) -> _Written:
+        starts = json.loads((file.metadata() or {}).get(_STARTS, "{}"))
+        return cls(file, frozenset(file.keys()), starts, rank, num_ranks)
+
+    def piece(self, key: str, shape: Sequence[int]) -> Piece:
+        starts = self.starts.get(key.partition("/")[2])
+        if starts is None:
+            return (rows_of(shape[0], self.rank, self.num_ranks),)
+        sizes = self.file.get_slice(key).get_shape()
+        return tuple(slice(start, start + size) for start, size in zip(starts, sizes, strict=False))
+
+
+def _joined(key: str, own: Piece, shape: Sequence[int], written: Sequence[_Written]) -> Tensor:
+    """A piece of a tensor of `shape`, put together from what all ranks wrote of it."""
+    whole: Tensor | None = None
+    for each in written:
+        if key not in each.keys:
+            continue
+        stored = each.file.get_slice(key)
+        both = overlap(own, each.piece(key, shape), shape)
+        found: Tensor = stored[slice(0, 0)] if both is None else stored[both[1]]
+        if found.shape == shape_of(own, shape):
+            return found
+        if whole is None:
+            whole = found.new_empty(shape_of(own, shape))
+        if both is not None:
+            whole[both[0]] = found
+    assert whole is not None, f"{key} was written by no rank"
+    return whole
 
 
 def _part(rank: int, num_ranks: int) -> str:

@@ -136,7 +136,7 @@ class Critic:
 
     def load(self, folder: Path) -> None:
         """Load what `save` wrote. Raises UserError if there is nothing, or if it is of another model."""
-        _, state = read_state(folder / CRITIC_FOLDER, self._ranks)
+        _, state = read_state(folder / CRITIC_FOLDER, self.optimizer.pieces)
         self.optimizer.load_state(state)
         with self._hold():
             self.optimizer.copy_to_parameters()

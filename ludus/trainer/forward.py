@@ -17,6 +17,7 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from ludus.algorithms.pack import PackedRow
+from ludus.algorithms.share import WHOLE_ROW, RowPart
 from ludus.kernels.library import AttentionRule
 from ludus.models.attention import AttentionPlan
 from ludus.models.load import LoadedModel
@@ -26,8 +27,7 @@ from ludus.trainer.fixed_order import take_rows
 from ludus.trainer.head import AskSlopes, VocabularyHead
 from ludus.trainer.processed_targets import ProcessedTargets
 
-# The padding is half a block on average: one token in sixteen of a row of 512; for targets, one cheap product.
-TOKEN_BLOCK = 64
+# The padding is half a block on average: for targets, one cheap product.
 TARGET_BLOCK = 32
 GiveWay = Callable[[], None]
 """Gives others that wait for the lease a turn."""
@@ -37,11 +37,13 @@ Beside = Callable[[Tensor], Tensor]
 
 @dataclass(frozen=True, slots=True)
 class RowTensors:
-    """A packed row on the model's device. Shapes: (N,) its targets; with padding, (S,) its tokens, (M,) its targets."""
+    """A packed row, or a part of one, on the model's device. Shapes: (N,) its targets; with padding, (S,) its tokens,
+    (M,) its targets; (P,) the tokens of all parts that are computed together, else S."""
 
     plan: TreePlan
+    """Of the whole row."""
     token_ids_S: Tensor
-    positions_S: Tensor
+    positions_P: Tensor
     source_idx_M: Tensor
     target_ids_M: Tensor
     temperatures_M: Tensor
@@ -54,17 +56,28 @@ class RowTensors:
     """None: every target was sampled for this batch."""
 
     @classmethod
-    def of(cls, row: PackedRow, device: torch.device, constraints: Constraints | None = None) -> RowTensors:
-        """constraints: compiles grammars as the sampler does. None: no target needs one."""
+    def of(
+        cls,
+        row: PackedRow,
+        device: torch.device,
+        constraints: Constraints | None = None,
+        part: RowPart = WHOLE_ROW,
+    ) -> RowTensors:
+        """constraints: compiles grammars as the sampler does. None: no target needs one.
+
+        part: which the targets of `row` are in, and whose tokens are computed.
+        """
         num_tokens, more_targets = len(row.token_ids), -len(row.target_ids) % TARGET_BLOCK
-        filling = range(-num_tokens % TOKEN_BLOCK)
+        span = part.span(num_tokens)
+        filling = range((span.stop - span.start) * part.count - num_tokens)
         positions = (*row.positions, *filling)
         chain = tuple(-1 if i == 0 else num_tokens + i - 1 for i in filling)
+        sources = [source - span.start for source in row.source_idx]
         return cls(
             plan=TreePlan((*row.parents, *chain), positions),
-            token_ids_S=torch.tensor((*row.token_ids, *(0 for _ in filling)), device=device),
-            positions_S=torch.tensor(positions, device=device),
-            source_idx_M=torch.tensor(row.source_idx + (0,) * more_targets, dtype=torch.int64, device=device),
+            token_ids_S=torch.tensor((*row.token_ids, *(0 for _ in filling))[span], device=device),
+            positions_P=torch.tensor(positions[part.joint_span(num_tokens)], device=device),
+            source_idx_M=torch.tensor([*sources, *[0] * more_targets], dtype=torch.int64, device=device),
             target_ids_M=torch.tensor(row.target_ids + (0,) * more_targets, dtype=torch.int64, device=device),
             temperatures_M=torch.tensor(row.temperatures + (1.0,) * more_targets, dtype=torch.float32, device=device),
             processed=ProcessedTargets.of(row, device, constraints),
@@ -88,7 +101,7 @@ class TargetStates:
     def __call__(self, row: RowTensors) -> Tensor:
         """The hidden states, shape (M, D). If the model is sharded, its head is gathered from now on."""
         plan = row.plan if self.give_way is None else _GivingWay(row.plan, self.give_way)
-        hidden_SD = self.model.backbone(row.token_ids_S[None], row.positions_S[None], plan)[0]
+        hidden_SD = self.model.backbone(row.token_ids_S[None], row.positions_P[None], plan)[0]
         return take_rows(hidden_SD, row.source_idx_M)
 
     def differentiate(
@@ -141,8 +154,8 @@ class RowForward:
         self.head = VocabularyHead(model.head_weight, softcap=model.config.logit_softcap)
 
     def tensors(self, row: PackedRow) -> RowTensors:
-        """`row` on the model's device."""
-        return RowTensors.of(row, self._device, self._constraints)
+        """`row`, with this process's targets, on the model's device."""
+        return RowTensors.of(row, self._device, self._constraints, self._states.model.part)
 
     @torch.no_grad()
     def __call__(self, row: RowTensors) -> tuple[Tensor, Tensor]:

@@ -24,15 +24,16 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from torch import Tensor
-from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import DTensor
 from torch.nn.functional import pad
 
+from ludus.engines.nccl import BroadcastGroup
 from ludus.errors import BackendError, UserError
 from ludus.models.device import use_device
-from ludus.models.shards import local_rows
+from ludus.models.groups import RankGroups
+from ludus.models.pieces import Piece, shape_of
+from ludus.models.shards import is_copy, local_piece, piece_of
 from ludus.processes.address import interface_towards
-from ludus.trainer.ranks import rows_of
 
 # Collectives of one command are seconds apart; a rank that is this late will not come any more.
 STEP_TIMEOUT_S = 600.0
@@ -70,17 +71,21 @@ def open_rendezvous(host: str) -> tuple[Rendezvous, Any]:
 class TorchRanks:
     """Processes joined by torch.distributed: gloo on CPUs, NCCL between GPUs."""
 
-    def __init__(self, rank: int, size: int, device: torch.device, store: Any) -> None:
-        """Use `lead` or `follow`."""
+    def __init__(
+        self, rank: int, size: int, device: torch.device, store: Any, *, context: int = 1, tensor: int = 1
+    ) -> None:
+        """Use `lead` or `follow`. context: ranks over which the tokens of a row are cut.  tensor: and layers."""
         if dist.is_initialized():
             raise UserError("this process trains over several ranks already, and can do so for one model at a time")
         self.rank = rank
         self.size = size
         self.device = device
+        self.outlets: dict[str, BroadcastGroup] = {}
+        """By name, this rank's groups with those that sample, where it sends its weights by itself."""
         excepthook = sys.excepthook
         use_device(device)  # before the mesh, which would choose the GPU of the rank's number
         try:
-            with one_sentence(rank), _on_interface(store, device):
+            with one_sentence(rank), on_interface(store, device):
                 dist.init_process_group(
                     "gloo" if device.type == "cpu" else "cpu:gloo,cuda:nccl",
                     store=store,
@@ -89,8 +94,7 @@ class TorchRanks:
                     timeout=timedelta(seconds=STEP_TIMEOUT_S),
                 )
                 self._commands = dist.new_group(backend="gloo", timeout=_COMMAND_TIMEOUT)
-                self.mesh = DeviceMesh(device.type, list(range(size)))
-                """The mesh over which weights are sharded."""
+                self.groups = RankGroups.form(device, size, context=context, tensor=tensor)
         except BaseException:
             if dist.is_initialized():  # otherwise this process could not try again
                 dist.destroy_process_group()
@@ -99,34 +103,41 @@ class TorchRanks:
             sys.excepthook = excepthook
 
     @classmethod
-    def lead(cls, store: Any, size: int, device: torch.device, *, check: Callable[[], None]) -> TorchRanks:
+    def lead(
+        cls, store: Any, size: int, device: torch.device, *, check: Callable[[], None], **split: int
+    ) -> TorchRanks:
         """This process as rank 0; waits until all others are there.
 
         store: of `open_rendezvous`.  check: raises if one of the others will never come.
+
+        split: `context` and `tensor`, as at the others.
         """
         while not store.check([_rank_key(rank) for rank in range(1, size)]):
             check()
             time.sleep(0.05)
-        return cls(0, size, device, store)
+        return cls(0, size, device, store, **split)
 
     @classmethod
-    def follow(cls, rendezvous: Rendezvous, rank: int, size: int, device: torch.device) -> TorchRanks:
-        """This process as a rank other than 0."""
+    def follow(cls, rendezvous: Rendezvous, rank: int, size: int, device: torch.device, **split: int) -> TorchRanks:
+        """This process as a rank other than 0. split: as for `lead`."""
         try:
             store = TCPStore(rendezvous.host, rendezvous.port, is_master=False, timeout=timedelta(seconds=60))
         except (dist.DistNetworkError, dist.DistStoreError) as error:
             raise BackendError(f"rank 0 at {rendezvous.host}:{rendezvous.port} cannot be reached: {error}") from error
         store.set(_rank_key(rank), "taken")
-        return cls(rank, size, device, store)
+        return cls(rank, size, device, store, **split)
 
     def __repr__(self) -> str:
         return f"TorchRanks(rank={self.rank}, size={self.size}, device={str(self.device)!r})"
 
-    def rows(self, num_rows: int) -> slice:
-        return rows_of(num_rows, self.rank, self.size)
+    def piece(self, parameter: Tensor) -> Piece:
+        return piece_of(parameter, self.rank, self.size)
 
-    def local_rows(self, tensor: Tensor) -> Tensor:
-        return local_rows(tensor) if isinstance(tensor, DTensor) else tensor.detach()[self.rows(len(tensor))]
+    def is_copy(self, parameter: Tensor) -> bool:
+        return is_copy(parameter, self.rank)
+
+    def local_piece(self, tensor: Tensor) -> Tensor:
+        return local_piece(tensor) if isinstance(tensor, DTensor) else tensor.detach()[self.piece(tensor)]
 
     def sum(self, value: float) -> float:
         total = torch.tensor(value, dtype=torch.float64)
@@ -162,19 +173,21 @@ class TorchRanks:
         dist.recv(body, rank, group=self._commands)
         return json.loads(body.numpy().tobytes())
 
-    def whole(self, rows: Tensor, num_rows: int) -> Tensor | None:
-        """The whole tensor of `num_rows` on the CPU, put together from all ranks' rows. None: this is not rank 0."""
+    def whole(self, own: Tensor, parameter: Tensor) -> Tensor | None:
+        """A tensor of the parameter's shape on the CPU, put together from all ranks' pieces. None: this is not rank
+        0."""
         if self.rank > 0:
-            if rows.numel():
-                dist.send(rows.cpu().contiguous(), 0, group=self._commands)
+            if own.numel() and not self.is_copy(parameter):
+                dist.send(own.cpu().contiguous(), 0, group=self._commands)
             return None
-        total = torch.empty(num_rows, *rows.shape[1:], dtype=rows.dtype)
+        total = torch.empty(parameter.shape, dtype=own.dtype)
         for rank in range(self.size):
-            part = total[rows_of(num_rows, rank, self.size)]
-            if rank == 0:
-                part.copy_(rows)
-            elif part.numel():
+            piece = piece_of(parameter, rank, self.size)
+            part = own if rank == 0 else torch.empty(shape_of(piece, parameter.shape), dtype=own.dtype)
+            if rank > 0 and part.numel() and not is_copy(parameter, rank):
                 dist.recv(part, rank, group=self._commands)
+            if not is_copy(parameter, rank):
+                total[piece].copy_(part)
         return total
 
     def close(self) -> None:
@@ -206,7 +219,7 @@ def _rank_key(rank: int) -> str:
 
 
 @contextmanager
-def _on_interface(store: Any, device: torch.device) -> Iterator[None]:
+def on_interface(store: Any, device: torch.device) -> Iterator[None]:
     """Make gloo and NCCL listen where the store is reached, while a group is made: on the loopback address if it is
     there, else under this machine's address on the route to it, whatever this machine's name leads to.
 

@@ -19,6 +19,7 @@ from torch import Tensor
 from torch.nn import Parameter
 
 from ludus.errors import ConfigError, UserError
+from ludus.models.pieces import Piece
 from ludus.trainer.adamw import make_adamw
 from ludus.trainer.fixed_order import add_rows
 from ludus.trainer.loss_scale import LossScale
@@ -59,7 +60,7 @@ def learning_rate(batch: int, settings: OptimizerSettings) -> float:
 
 
 class MasterOptimizer:
-    """The trained parameters' fp32 copies, their gradients and AdamW's moments: this process's rows of them."""
+    """The trained parameters' fp32 copies, their gradients and AdamW's moments: this process's pieces of them."""
 
     def __init__(
         self,
@@ -85,7 +86,7 @@ class MasterOptimizer:
         self._parameters = dict(parameters)
         self.loss_scale = LossScale(is_needed=any(each.dtype == torch.float16 for each in parameters.values()))
         """The accumulated gradients are to be divided by its factor."""
-        own = self.ranks.local_rows
+        own = self.ranks.local_piece
         self._masters = {name: own(each).to(torch.float32, copy=True) for name, each in parameters.items()}
         self._grads = {name: torch.empty_like(master) for name, master in self._masters.items()}
         self._empty = set(self._masters)
@@ -103,6 +104,11 @@ class MasterOptimizer:
     def masters(self) -> Mapping[str, Tensor]:
         """The fp32 master weights by parameter name: the rows that this process keeps."""
         return self._masters
+
+    @property
+    def pieces(self) -> Mapping[str, Piece]:
+        """What of each parameter this process keeps."""
+        return {name: self.ranks.piece(parameter) for name, parameter in self._parameters.items()}
 
     @property
     def is_offloaded(self) -> bool:
@@ -193,7 +199,7 @@ class MasterOptimizer:
     def copy_to_parameters(self) -> None:
         """Round the masters into the parameters' own tensors."""
         for name, parameter in self._parameters.items():
-            self._round(name, self.ranks.local_rows(parameter))
+            self._round(name, self.ranks.local_piece(parameter))
 
     def rounded(self, name: str) -> Tensor:
         """What `copy_to_parameters` would write to this process's rows of a weight, in the parameter's type."""
@@ -206,12 +212,15 @@ class MasterOptimizer:
         """Everything that a resumed run needs to continue exactly: this process's rows, and the shapes of the whole."""
         shapes = {name: tuple(parameter.shape) for name, parameter in self._parameters.items()}
         moments = self._adamw.moments()
+        copies = frozenset(name for name, parameter in self._parameters.items() if self.ranks.is_copy(parameter))
         return {
             "masters": self._masters,
             "moments": moments,
             "num_batches": self.num_batches,
             "loss_scale": self.loss_scale.state(),
             "shapes": shapes,
+            "pieces": self.pieces,
+            "copies": copies,
         }
 
     @torch.no_grad()
@@ -244,19 +253,22 @@ class MasterOptimizer:
 
     def _round(self, name: str, into: Tensor) -> None:
         shape = self._parameters[name].shape
-        first_row = self.ranks.rows(shape[0]).start
+        rows, *columns = self.ranks.piece(self._parameters[name])
+        first = rows.start * math.prod(shape[1:]) + (columns[0].start if columns else 0)
         master = self._masters[name].to(into.device)
-        self.rounding.copy(master, into, name=name, first=first_row * math.prod(shape[1:]))
+        self.rounding.copy(master, into, name=name, first=first, stride=shape[1] if columns else None)
 
     @torch.no_grad()
     def _clip(self) -> Tensor:
-        gradients = list(self.gradients().values())
-        norm = torch.nn.utils.get_total_norm(gradients)
+        gradients = self.gradients()
+        # what several ranks keep is counted once
+        counted = [each for name, each in gradients.items() if not self.ranks.is_copy(self._parameters[name])]
+        norm = torch.nn.utils.get_total_norm(counted)
         if self.ranks.size > 1:
             norm = torch.tensor(self.ranks.sum(float(norm) ** 2) ** 0.5)
         limit = self.settings.max_grad_norm
         if limit is not None and limit < norm < math.inf:
-            torch._foreach_mul_(gradients, limit / norm)
+            torch._foreach_mul_(list(gradients.values()), limit / norm)
         return norm
 
 
@@ -269,5 +281,5 @@ class _GradientMover:
 
     def __call__(self, parameter: Tensor) -> None:
         assert parameter.grad is not None, f"autograd finished {self.name} without a gradient"
-        self.optimizer.add_gradient(self.name, self.optimizer.ranks.local_rows(parameter.grad))
+        self.optimizer.add_gradient(self.name, self.optimizer.ranks.local_piece(parameter.grad))
         parameter.grad = None

@@ -1,6 +1,7 @@
-"""The interface between processes that train the same model: which rows each keeps, and sums and gathers over all.
+"""The interface between processes that train the same model: which piece of each weight they keep, and sums and gathers
+over all.
 
-Knows: rows of weights, numbers.  Knows not: how processes reach each other (`group.py`).
+Knows: pieces of weights, numbers.  Knows not: how processes reach each other (`group.py`).
 """
 
 from __future__ import annotations
@@ -8,6 +9,8 @@ from __future__ import annotations
 from typing import Any, Protocol
 
 from torch import Tensor
+
+from ludus.models.pieces import Piece, whole_of
 
 
 class Ranks(Protocol):
@@ -19,11 +22,14 @@ class Ranks(Protocol):
     @property
     def size(self) -> int: ...
 
-    def rows(self, num_rows: int) -> slice:
-        """The rows that this rank keeps of a parameter with `num_rows`."""
+    def piece(self, parameter: Tensor) -> Piece:
+        """What this rank keeps of a parameter."""
 
-    def local_rows(self, tensor: Tensor) -> Tensor:
-        """This rank's rows of a parameter, or of its gradient; they share its memory."""
+    def is_copy(self, parameter: Tensor) -> bool:
+        """Whether an earlier rank keeps the same piece, and counts and writes it."""
+
+    def local_piece(self, tensor: Tensor) -> Tensor:
+        """This rank's piece of a parameter, or of its gradient; they share its memory."""
 
     def sum(self, value: float) -> float:
         """The sum over all ranks."""
@@ -41,10 +47,13 @@ class SingleRank:
     rank = 0
     size = 1
 
-    def rows(self, num_rows: int) -> slice:
-        return slice(0, num_rows)
+    def piece(self, parameter: Tensor) -> Piece:
+        return whole_of(parameter)
 
-    def local_rows(self, tensor: Tensor) -> Tensor:
+    def is_copy(self, parameter: Tensor) -> bool:
+        return False
+
+    def local_piece(self, tensor: Tensor) -> Tensor:
         return tensor.detach()
 
     def sum(self, value: float) -> float:
@@ -55,12 +64,3 @@ class SingleRank:
 
     def gather(self, value: Any) -> list[Any]:
         return [value]
-
-
-def rows_of(num_rows: int, rank: int, num_ranks: int) -> slice:
-    """The rows of a parameter that a rank keeps: equal shares, of which the last ones may be shorter, or empty.
-
-    As `torch.chunk`, and therefore FSDP2, cuts them.
-    """
-    share = -(-num_rows // num_ranks)
-    return slice(min(rank * share, num_rows), min((rank + 1) * share, num_rows))

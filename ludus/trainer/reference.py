@@ -48,7 +48,7 @@ class ReferenceWeights:
         """Swap the values of reference and parameters; sharded parameters are gathered from their own memory, so they
         cannot just be pointed at another tensor."""
         for name, parameter in self._model.trainable.items():
-            own, other = self._ranks.local_rows(parameter), self._kept[name]
+            own, other = self._ranks.local_piece(parameter), self._kept[name]
             before = own.clone()
             own.copy_(other)
             other.copy_(before)
@@ -56,4 +56,4 @@ class ReferenceWeights:
 
 def copied_weights(model: LoadedModel, ranks: Ranks) -> dict[str, Tensor]:
     """This process's rows of the trained parameters, by name."""
-    return {name: ranks.local_rows(each).clone() for name, each in model.trainable.items()}
+    return {name: ranks.local_piece(each).clone() for name, each in model.trainable.items()}

@@ -49,10 +49,11 @@ class Rounding:
                 self._native = native
 
     @torch.no_grad()
-    def copy(self, master: Tensor, into: Tensor, *, name: str, first: int = 0) -> None:
+    def copy(self, master: Tensor, into: Tensor, *, name: str, first: int = 0, stride: int | None = None) -> None:
         """Write fp32 numbers into a tensor of the same shape, rounded if its type is smaller.
 
-        name: of the weight.  first: index in the weight of the first number.
+        name: of the weight.  first: index in the weight of the first number.  stride: of a matrix, by how much the
+        index grows from row to row. None: the numbers follow each other in the weight.
         """
         assert master.dtype == torch.float32 and master.shape == into.shape, "masters are fp32, and shaped as weights"
         if self.name == "nearest" or into.dtype == torch.float32:
@@ -65,14 +66,20 @@ class Rounding:
             and master.is_contiguous()
             and into.is_contiguous()
         ):
-            self._native(master, into, first=first, key=key)
+            if stride is None:
+                self._native(master, into, first=first, key=key)
+                return
+            for row, (exact, rounded_row) in enumerate(zip(master, into, strict=True)):
+                self._native(exact, rounded_row, first=first + row * stride, key=key)
             return
         how = _ROUNDINGS[into.dtype]
-        flat = master.reshape(-1)
-        rounded = [
-            how(part, mixed_bits(len(part), first + number * _CHUNK, key, master.device)).to(into.dtype)
-            for number, part in enumerate(torch.split(flat, _CHUNK))
-        ]
+        flat, width = master.reshape(-1), master.shape[-1]
+        rounded = []
+        for number, part in enumerate(torch.split(flat, _CHUNK)):
+            at = torch.arange(number * _CHUNK, number * _CHUNK + len(part), device=master.device)
+            if stride is not None:
+                at = at // width * stride + at % width
+            rounded.append(how(part, mixed_bits_at(at + first, key)).to(into.dtype))
         into.copy_(torch.cat(rounded).view(master.shape) if rounded else flat.view(master.shape))
 
 
@@ -102,13 +109,17 @@ _ROUNDINGS = {torch.bfloat16: round_up_above, torch.float16: round_up_above_half
 
 
 def mixed_bits(count: int, first: int, key: int, device: torch.device) -> Tensor:
-    """Pseudo-random int32 for the indices `first`, `first + 1` … under `key`; the same as `mix` in vectors.h.
+    """`mixed_bits_at` the indices `first`, `first + 1` …"""
+    return mixed_bits_at(torch.arange(first, first + count, device=device), key)
+
+
+def mixed_bits_at(indices: Tensor, key: int) -> Tensor:
+    """Pseudo-random int32 for each of the int64 indices under `key`; the same as `mix` in vectors.h.
 
     Source: Wellons' "lowbias32", https://github.com/skeeto/hash-prospector
     """
-    indices = torch.arange(first, first + count, dtype=torch.int64, device=device)
     mixed = indices ^ key
-    if device.type == "mps":  # what becomes there of a number that int32 does not hold is nowhere written down
+    if indices.device.type == "mps":  # what becomes there of a number that int32 does not hold is nowhere written down
         mixed = torch.where(mixed >= 1 << 31, mixed - (1 << 32), mixed)
     x = mixed.to(torch.int32)
     x = x ^ _shifted(x, 16)

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Literal
+from typing import Literal, Self
 
+import pydantic
 from pydantic import Field
 
+from ludus.errors import ConfigError
 from ludus.settings import Idle, Settings
 
 RoundingName = Literal["dither", "nearest"]
@@ -70,6 +72,10 @@ class TrainerSettings(Settings):
     ranks: int = Field(default=1, ge=1)
     """Processes that share the work and the weights, the head included; `scheduler.trainer` says what each of the
     others gets."""
+    tensor_parallel: int = Field(default=1, ge=1)
+    """Ranks that compute each layer together, each with its heads and its columns of the MLP."""
+    context_parallel: int = Field(default=1, ge=1)
+    """Ranks over which the tokens of each row are cut; attention trades them for heads."""
     row_tokens: int = Field(default=1024, ge=1)
     """Tokens of one micro-batch; memory for activations grows with it."""
     optimizer: OptimizerSettings = OptimizerSettings()
@@ -80,3 +86,15 @@ class TrainerSettings(Settings):
     """Recompute each layer in the backward pass: much less memory, about a third more time."""
     record_tokens: bool = True
     """Keep in the run's folder what the loss used of every trained token: some 20 bytes per token."""
+
+    @pydantic.model_validator(mode="after")
+    def _check_ranks(self) -> Self:
+        """The ranks of a row are some of all ranks."""
+        of_row = self.tensor_parallel * self.context_parallel
+        if self.ranks % of_row:
+            raise ConfigError(
+                f"trainer.ranks={self.ranks} must be a multiple of {of_row}, the ranks that compute one row "
+                "(trainer.tensor_parallel times trainer.context_parallel); set trainer.ranks="
+                f"{-(-self.ranks // of_row) * of_row}"
+            )
+        return self

@@ -13,8 +13,9 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable, Collection, Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from contextlib import nullcontext
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -22,13 +23,14 @@ import torch
 from torch import Tensor
 
 from ludus.algorithms.measured import TokenNumbers
-from ludus.algorithms.pack import Batch
+from ludus.algorithms.pack import Batch, PackedRow
 from ludus.algorithms.settings import AlgorithmSettings
 from ludus.algorithms.share import share_rows
 from ludus.errors import BackendError, UserError
 from ludus.models.load import LoadedModel
 from ludus.runs.metrics import Metrics
 from ludus.runs.tokens import TokenColumns
+from ludus.trainer.broadcast import GROUP_BYTES, Sent, announce, join, measured, send
 from ludus.trainer.checkpoint import check_parts
 from ludus.trainer.critic import CRITIC_FOLDER
 from ludus.trainer.export import export_model
@@ -36,6 +38,7 @@ from ludus.trainer.group import TorchRanks, is_connection_lost, one_sentence
 from ludus.trainer.settings import TrainerSettings
 from ludus.trainer.step import ModelTrainer, OnTokens
 from ludus.trainer.wire import rows_from_json, rows_to_json
+from ludus_vllm.packed import Announcement
 
 logger = logging.getLogger(__name__)
 
@@ -65,6 +68,24 @@ class ShardedWeights:
         """
         model = self.trainer.model
         return model.saved((name, self.trainer.whole(name, self.version)) for name in model.trainable)
+
+    @property
+    def num_ranks(self) -> int:
+        return self.trainer.num_ranks
+
+    def announce(self, *, most_bytes: int = GROUP_BYTES) -> dict[str, Any]:
+        """See RankWeights. Raises UserError as of `broadcast.announce`."""
+        return asdict(announce(self.trainer.model, self.num_ranks, most_bytes=most_bytes))
+
+    def join(self, name: str, addresses: Sequence[Mapping[str, Any]]) -> None:
+        self.trainer.join(name, addresses)
+
+    def broadcast(self, name: str, announced: Mapping[str, Any], *, is_measured: bool = False) -> list[Sent]:
+        """See RankWeights; what each rank has sent."""
+        return self.trainer.broadcast(name, announced, self.version, is_measured=is_measured)
+
+    def leave(self, name: str) -> None:
+        self.trainer.leave(name)
 
     @torch.no_grad()
     def copy_into_shared(self) -> None:
@@ -118,9 +139,8 @@ class ShardedTrainer:
     def train_batch(
         self, batch: Batch, algorithm: AlgorithmSettings | None = None, *, on_tokens: OnTokens | None = None
     ) -> Metrics:
-        parts = [share_rows(part, self._ranks.size) for part in batch.minibatches]
-        by_rank = [[rows_to_json(shares[rank]) for shares in parts] for rank in range(self._ranks.size)]
-        own = [{"parts": parts_of_rank} for parts_of_rank in by_rank]
+        parts = [self._by_rank(part) for part in batch.minibatches]
+        own = [{"parts": [by_rank[rank] for by_rank in parts]} for rank in range(self._ranks.size)]
         how = {"algorithm": _to_json(algorithm), "version": batch.version, "keeps_tokens": on_tokens is not None}
         metrics: Metrics
         metrics, kept = self._command("train", how, own)
@@ -129,14 +149,14 @@ class ShardedTrainer:
         return metrics
 
     def forward_backward(self, batch: Batch, algorithm: AlgorithmSettings | None = None) -> Metrics:
-        by_rank = [{"rows": rows_to_json(share)} for share in share_rows(batch.rows, self._ranks.size)]
+        by_rank = [{"rows": rows} for rows in self._by_rank(batch.rows)]
         how = {"algorithm": _to_json(algorithm), "version": batch.version}
         result: Metrics = self._command("gather", how, by_rank)
         return result
 
     def measure(self, batch: Batch, names: Collection[str]) -> dict[int, TokenNumbers]:
         """As `ModelTrainer.measure`; every rank measures its share of the rows."""
-        by_rank = [{"rows": rows_to_json(share)} for share in share_rows(batch.rows, self._ranks.size)]
+        by_rank = [{"rows": rows} for rows in self._by_rank(batch.rows)]
         numbers: dict[int, TokenNumbers] = self._command("measure", {"names": sorted(names)}, by_rank)
         return numbers
 
@@ -161,6 +181,32 @@ class ShardedTrainer:
         """
         weight: Tensor = self._command("whole", {"name": name, "version": version})
         return weight
+
+    @property
+    def num_ranks(self) -> int:
+        return self._ranks.size
+
+    def join(self, name: str, addresses: Sequence[Mapping[str, Any]]) -> None:
+        """See RankWeights, and `broadcast.join`."""
+        self._command("join", {"name": name}, [{"address": dict(each)} for each in addresses])
+
+    def leave(self, name: str) -> None:
+        """See RankWeights. Never waits: if the ranks are busy, such as with sending to nobody, that ends with an error
+        here, and the others leave when they are joined again, or end."""
+        outlet = self._ranks.outlets.pop(name, None)
+        if outlet is not None:
+            outlet.abort()
+        if self._lock.acquire(blocking=False):
+            try:
+                if self._failure is None and not self._is_closed:
+                    self._command("leave", {"name": name})
+            finally:
+                self._lock.release()
+
+    def broadcast(self, name: str, announced: Mapping[str, Any], version: int, *, is_measured: bool) -> list[Sent]:
+        """As `ShardedWeights.broadcast`; version: as for `whole`."""
+        how = {"name": name, "announced": dict(announced), "version": version, "is_measured": is_measured}
+        return [Sent(**each) for each in self._command("broadcast", how)]
 
     def gradient(self, name: str) -> Tensor:
         """The accumulated gradient of a whole weight, fp32, on the CPU."""
@@ -200,6 +246,12 @@ class ShardedTrainer:
                 for rank in range(1, self._ranks.size):
                     self._end(rank)
             self._ranks.close()
+
+    def _by_rank(self, rows: Sequence[PackedRow]) -> list[list[dict[str, Any]]]:
+        """For each rank the rows of which it computes a part, as JSON values."""
+        num_parts = self.model.part.count
+        shares = [rows_to_json(share) for share in share_rows(rows, self._ranks.size // num_parts)]
+        return [shares[rank // num_parts] for rank in range(self._ranks.size)]
 
     def _end(self, rank: int) -> None:
         """Tell a rank to end; one that was lost has ended already."""
@@ -287,32 +339,68 @@ def _from_json(command: dict[str, Any]) -> AlgorithmSettings | None:
     return None if command["algorithm"] is None else AlgorithmSettings(**command["algorithm"])
 
 
+def _own(trainer: ModelTrainer, rows: Sequence[dict[str, Any]]) -> tuple[PackedRow, ...]:
+    """The rows with the targets of this rank's parts."""
+    return tuple(trainer.model.part.of(row) for row in rows_from_json(rows))
+
+
 def _train(trainer: ModelTrainer, _: TorchRanks, command: dict[str, Any]) -> tuple[Metrics, TokenColumns | None]:
     """The metrics, and at rank 0 the record of the tokens, if it was asked for."""
-    parts, kept = tuple(rows_from_json(part) for part in command["parts"]), list[TokenColumns]()
+    parts, kept = tuple(_own(trainer, part) for part in command["parts"]), list[TokenColumns]()
     on_tokens = kept.append if command["keeps_tokens"] else None
     metrics = trainer.train_batch(Batch(parts, command["version"]), _from_json(command), on_tokens=on_tokens)
     return metrics, kept[0] if kept else None
 
 
 def _gather(trainer: ModelTrainer, _: TorchRanks, command: dict[str, Any]) -> Metrics:
-    return trainer.forward_backward(Batch.of(rows_from_json(command["rows"]), command["version"]), _from_json(command))
+    return trainer.forward_backward(Batch.of(_own(trainer, command["rows"]), command["version"]), _from_json(command))
 
 
 def _measure(trainer: ModelTrainer, _: TorchRanks, command: dict[str, Any]) -> dict[int, TokenNumbers]:
-    return trainer.measure(Batch.of(rows_from_json(command["rows"])), command["names"])
+    return trainer.measure(Batch.of(_own(trainer, command["rows"])), command["names"])
+
+
+def _published(trainer: ModelTrainer, ranks: TorchRanks, name: str, version: int) -> Tensor:
+    """This rank's piece of a weight of the newest version, or of the one that was published last."""
+    is_newest = version == trainer.version
+    return trainer.optimizer.rounded(name) if is_newest else ranks.local_piece(trainer.model.trainable[name])
 
 
 def _whole(trainer: ModelTrainer, ranks: TorchRanks, command: dict[str, Any]) -> Tensor | None:
-    name, parameter = command["name"], trainer.model.trainable[command["name"]]
-    is_newest = command["version"] == trainer.version
-    rows = trainer.optimizer.rounded(name) if is_newest else ranks.local_rows(parameter)
-    return ranks.whole(rows, parameter.shape[0])
+    name = command["name"]
+    return ranks.whole(_published(trainer, ranks, name, command["version"]), trainer.model.trainable[name])
+
+
+def _join(trainer: ModelTrainer, ranks: TorchRanks, command: dict[str, Any]) -> None:
+    _leave(trainer, ranks, command)
+    ranks.outlets[command["name"]] = join(command["address"], ranks.device)
+
+
+def _leave(_: ModelTrainer, ranks: TorchRanks, command: dict[str, Any]) -> None:
+    outlet = ranks.outlets.pop(command["name"], None)
+    if outlet is not None:
+        outlet.abort()
+
+
+def _broadcast(trainer: ModelTrainer, ranks: TorchRanks, command: dict[str, Any]) -> list[Any]:
+    """At rank 0 what each rank has sent, as JSON values."""
+    outlet = ranks.outlets.get(command["name"])
+    assert outlet is not None, f"the ranks have not been joined with {command['name']}"
+    announced = Announcement(**command["announced"])
+    own_names = dict(zip(announced.names, trainer.model.trainable, strict=True))
+
+    def value(name: str) -> Tensor:
+        return _published(trainer, ranks, own_names[name], command["version"])
+
+    with measured() if command["is_measured"] else nullcontext(lambda: None) as peak:
+        sent = send(announced, ranks.rank, value, outlet, ranks.device)
+        sent = replace(sent, peak_bytes=peak())
+    return ranks.gather(asdict(sent))
 
 
 def _gradient(trainer: ModelTrainer, ranks: TorchRanks, command: dict[str, Any]) -> Tensor | None:
     name = command["name"]
-    return ranks.whole(trainer.gradient(name), trainer.model.trainable[name].shape[0])
+    return ranks.whole(trainer.gradient(name), trainer.model.trainable[name])
 
 
 _COMMANDS: dict[str, Callable[[ModelTrainer, TorchRanks, dict[str, Any]], Any]] = {
@@ -323,6 +411,9 @@ _COMMANDS: dict[str, Callable[[ModelTrainer, TorchRanks, dict[str, Any]], Any]] 
     "score": lambda trainer, _, command: trainer.score(command["sequences"]),
     "copy": lambda trainer, _, __: trainer.optimizer.copy_to_parameters(),
     "whole": _whole,
+    "join": _join,
+    "broadcast": _broadcast,
+    "leave": _leave,
     "gradient": _gradient,
     "forget": lambda trainer, _, __: trainer.forget_gradients(),
     "save": lambda trainer, _, command: trainer.save(Path(command["folder"])),

@@ -44,7 +44,7 @@ class SharedCritic:
 
     def prepare(self) -> None:
         """Copy the current head from the rank that keeps it. Every rank must call this."""
-        _, columns = self._ranks.concat(self._ranks.local_rows(self.parameter).t().contiguous())
+        _, columns = self._ranks.concat(self._ranks.local_piece(self.parameter).t().contiguous())
         self._weight = columns.t()
         self._gradient.zero_()
 
@@ -69,4 +69,4 @@ class SharedCritic:
     def gradient(self) -> Tensor:
         """This rank's rows of the head's gradient over all ranks since `prepare`. Every rank must call this."""
         _, by_rank = self._ranks.concat(self._gradient.t().contiguous())
-        return self._ranks.local_rows(by_rank.sum(1)[None])
+        return self._ranks.local_piece(by_rank.sum(1)[None])

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
-from itertools import product
+from itertools import chain, product
 from pathlib import Path
 
 import torch
@@ -242,7 +242,7 @@ class ModelTrainer:
         self.optimizer.forget_gradients()
 
     def score(self, sequences: Sequence[Sequence[int]]) -> tuple[tuple[float, ...], ...]:
-        """For each sequence the logprobs of all tokens but the first, at temperature 1.
+        """At rank 0, for each sequence the logprobs of all tokens but the first, at temperature 1.
 
         Computed exactly as in training, with the weights that sample.
         """
@@ -253,8 +253,9 @@ class ModelTrainer:
                 continue
             (row,) = pack([TrainSequence.plain(token_ids, range(1, len(token_ids)))], row_tokens=len(token_ids))
             with self._hold():
-                logprobs, _ = self._forward(self._forward.tensors(row))
-            scores.append(tuple(logprobs.tolist()))
+                logprobs, _ = self._forward(self._forward.tensors(self.model.part.of(row)))
+            parts = self.ranks.gather(logprobs.tolist())  # the first ranks have those of one row
+            scores.append(tuple(chain.from_iterable(parts[: self.model.part.count])))
         return tuple(scores)
 
     def publish(self) -> TrainedWeights:
@@ -272,7 +273,7 @@ class ModelTrainer:
 
         Raises UserError if there is no checkpoint, or if it is of another model.
         """
-        self.version, state = read_state(folder, self.ranks)
+        self.version, state = read_state(folder, self.optimizer.pieces)
         self.optimizer.load_state(state)
         with self._hold():
             self.optimizer.copy_to_parameters()
@@ -289,7 +290,7 @@ class ModelTrainer:
         Raises UserError if they are those of another model.
         """
         kept = {name: own for name, own in self.optimizer.masters.items() if name not in self.model.trainable}
-        self.optimizer.take_weights({**read_trainable(self.model, folder, self.ranks.rows), **kept})
+        self.optimizer.take_weights({**read_trainable(self.model, folder, self.ranks.piece), **kept})
         with self._hold():
             self.optimizer.copy_to_parameters()
             if self._backward.reference is not None:
@@ -359,4 +360,4 @@ class ModelTrainer:
                 self._is_alone = False
                 with torch.no_grad():
                     for name, parameter in self.model.trainable.items():
-                        self.ranks.local_rows(parameter).copy_(before[name])
+                        self.ranks.local_piece(parameter).copy_(before[name])

@@ -17,6 +17,8 @@ from torch import Tensor
 
 from ludus.runs.tokens import TokenColumns
 
+_NUMBER = 4  # bytes
+
 
 class TokenRecord:
     """The record of one batch at one rank."""
@@ -46,11 +48,19 @@ class TokenRecord:
 
 
 def whole_record(parts: Iterable[Mapping[str, Any]], *, num_minibatches: int) -> TokenColumns:
-    """The record of the whole batch, put together from all ranks."""
+    """The record of the whole batch, put together from all ranks, of which several may have parts of one turn."""
     kept = [part for part in parts if part["turns"]]
     names = dict.fromkeys(itertools.chain.from_iterable(part["columns"] for part in kept))
+    columns = {name: [base64.b64decode(part["columns"][name]) for part in kept] for name in names}
+    places: dict[int, list[tuple[int, slice]]] = {}
+    """By turn the ranks that have some of its tokens, and where."""
+    for rank, part in enumerate(kept):
+        ends = list(itertools.accumulate(count for _, count in part["turns"]))
+        for (number, count), end in zip(part["turns"], ends, strict=True):
+            places.setdefault(number, []).append((rank, slice((end - count) * _NUMBER, end * _NUMBER)))
+    spans = [span for of_turn in places.values() for span in of_turn]
     return TokenColumns(
-        turns=[(number, count) for part in kept for number, count in part["turns"]],
-        columns={name: b"".join(base64.b64decode(part["columns"][name]) for part in kept) for name in names},
+        turns=[(number, sum(at.stop - at.start for _, at in each) // _NUMBER) for number, each in places.items()],
+        columns={name: b"".join(by_rank[rank][at] for rank, at in spans) for name, by_rank in columns.items()},
         num_minibatches=num_minibatches,
     )

@@ -29,7 +29,8 @@ class ValueForward:
 
     def tensors(self, row: PackedRow) -> RowTensors:
         """`row` on the model's device."""
-        return RowTensors.of(row, self._states.model.head_weight.device)
+        model = self._states.model
+        return RowTensors.of(row, model.head_weight.device, part=model.part)
 
     @torch.no_grad()
     def __call__(self, row: RowTensors) -> Tensor:

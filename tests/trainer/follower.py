@@ -20,7 +20,7 @@ from ludus.trainer.step import ModelTrainer
 
 
 def cut_model(folder: str, ranks: TorchRanks, lora: int | None, dtype: str) -> LoadedModel:
-    return shard_model(load_model(_settings(folder, lora, dtype), is_mapped=True), ranks.mesh)
+    return shard_model(load_model(_settings(folder, lora, dtype), is_mapped=True), ranks.groups)
 
 
 def cut_critic(
@@ -31,7 +31,7 @@ def cut_critic(
     loaded = load_critic(_settings(folder, lora, dtype), CriticSettings(**critic), is_mapped=True)
     if isinstance(loaded, CriticSettings):
         return loaded
-    return replace(loaded, model=shard_model(loaded.model, ranks.mesh))
+    return replace(loaded, model=shard_model(loaded.model, ranks.groups))
 
 
 def _settings(folder: str, lora: int | None, dtype: str) -> ModelSettings:
@@ -43,7 +43,8 @@ def main() -> None:
     torch.set_num_threads(1)
     for line in sys.stdin:
         team = json.loads(line)
-        ranks = TorchRanks.follow(Rendezvous(**team["rendezvous"]), team["rank"], team["size"], torch.device("cpu"))
+        place = (Rendezvous(**team["rendezvous"]), team["rank"], team["size"], torch.device("cpu"))
+        ranks = TorchRanks.follow(*place, **team["split"])
         of_model = (team["folder"], ranks, team["lora"], team["dtype"])
         model, critic = cut_model(*of_model), cut_critic(*of_model, team["critic"])
         settings, algorithm = TrainerSettings(**team["settings"]), AlgorithmSettings(**(team["algorithm"] or {}))

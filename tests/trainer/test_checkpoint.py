@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import tracemalloc
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -14,6 +15,9 @@ from ludus.errors import UserError
 from ludus.trainer.checkpoint import STATE_FILE, read_state, take_masters, write_state
 from ludus.trainer.ranks import SingleRank
 from ludus.trainer.rounding import Rounding
+
+ALL: dict[str, Any] = {"pieces": {}, "copies": frozenset()}
+"""Of a rank that keeps whole tensors."""
 
 
 def test_a_disk_that_refuses_the_tensors_is_an_os_error(tmp_path: Path) -> None:
@@ -25,6 +29,7 @@ def test_a_disk_that_refuses_the_tensors_is_an_os_error(tmp_path: Path) -> None:
         "num_batches": 0,
         "loss_scale": (1.0, 0),
         "shapes": {"w": (1,)},
+        **ALL,
     }
     with pytest.raises(OSError, match="directory"):
         write_state(tmp_path, 1, state, SingleRank())
@@ -40,13 +45,13 @@ def test_a_state_is_written_tensor_by_tensor(moments: torch.dtype, tmp_path: Pat
         name: {"exp_avg": each.to(moments), "exp_avg_sq": (each * each).to(moments), "step": torch.tensor(3.0)}
         for name, each in masters.items()
     }
-    state = {"masters": masters, "moments": moved, "num_batches": 3, "loss_scale": (1.0, 0), "shapes": shapes}
+    state = {"masters": masters, "moments": moved, "num_batches": 3, "loss_scale": (1.0, 0), "shapes": shapes, **ALL}
     tracemalloc.start()
     write_state(tmp_path, 1, state, SingleRank())
     _, peak = tracemalloc.get_traced_memory()
     tracemalloc.stop()
     assert peak < masters["w"].nbytes  # half of which is room for the header
-    _, read = read_state(tmp_path, SingleRank())
+    _, read = read_state(tmp_path)
     for name in ("w", "v"):
         assert torch.equal(read["masters"][name], masters[name])
         kept = read["moments"][name]
@@ -59,19 +64,19 @@ def test_a_state_is_written_tensor_by_tensor(moments: torch.dtype, tmp_path: Pat
 
 def test_a_checkpoint_without_a_loss_scale_is_read(tmp_path: Path) -> None:
     """As they were written before float16 was trained."""
-    state = {"masters": {"w": torch.ones(1)}, "moments": {}, "num_batches": 3, "loss_scale": (1.0, 0)}
+    state = {"masters": {"w": torch.ones(1)}, "moments": {}, "num_batches": 3, "loss_scale": (1.0, 0), **ALL}
     write_state(tmp_path, 1, {**state, "shapes": {"w": (1,)}}, SingleRank())
     about = json.loads((tmp_path / STATE_FILE).read_text())
     del about["loss_scale"]
     (tmp_path / STATE_FILE).write_text(json.dumps(about))
-    version, read = read_state(tmp_path, SingleRank())
+    version, read = read_state(tmp_path)
     assert (version, read["num_batches"], read["loss_scale"], read["masters"]["w"]) == (1, 3, None, torch.ones(1))
 
 
 def test_masters_are_taken_as_weights_of_the_same_shape_alone(tmp_path: Path) -> None:
     """Whatever else the checkpoint holds; of another model nothing is taken."""
     masters = {"w": torch.arange(6.0).view(2, 3), "head": torch.ones(1)}
-    state = {"masters": masters, "moments": {}, "num_batches": 1, "loss_scale": (1.0, 0)}
+    state = {"masters": masters, "moments": {}, "num_batches": 1, "loss_scale": (1.0, 0), **ALL}
     write_state(tmp_path, 1, {**state, "shapes": {"w": (2, 3), "head": (1,)}}, SingleRank())
     weight, rounding = torch.zeros(2, 3, dtype=torch.bfloat16), Rounding("dither", 0, torch.device("cpu"))
     take_masters({"w": weight}, tmp_path, rounding)

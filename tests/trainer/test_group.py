@@ -7,7 +7,7 @@ import os
 import pytest
 import torch
 
-from ludus.trainer.group import _on_interface, open_rendezvous
+from ludus.trainer.group import on_interface, open_rendezvous
 
 GLOO, NCCL = "GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME"
 
@@ -24,10 +24,10 @@ def unset(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_ranks_that_meet_on_the_loopback_listen_there_alone(host: str) -> None:
     """By whichever name they meet; gloo while the group is made, NCCL also later, when it connects."""
     _, store = open_rendezvous(host)
-    with _on_interface(store, torch.device("cpu")):
+    with on_interface(store, torch.device("cpu")):
         assert os.environ[GLOO] in ("lo", "lo0") and NCCL not in os.environ
     assert GLOO not in os.environ
-    with _on_interface(store, torch.device("cuda", 0)):
+    with on_interface(store, torch.device("cuda", 0)):
         assert os.environ[NCCL] == os.environ[GLOO]
     assert GLOO not in os.environ and os.environ[NCCL] in ("lo", "lo0")
 
@@ -37,6 +37,6 @@ def test_what_the_user_has_set_stays(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(GLOO, "ib0")
     monkeypatch.setenv(NCCL, "ib1")
     _, store = open_rendezvous("127.0.0.1")
-    with _on_interface(store, torch.device("cuda", 0)):
+    with on_interface(store, torch.device("cuda", 0)):
         assert (os.environ[GLOO], os.environ[NCCL]) == ("ib0", "ib1")
     assert (os.environ[GLOO], os.environ[NCCL]) == ("ib0", "ib1")

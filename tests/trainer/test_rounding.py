@@ -59,6 +59,16 @@ def test_native_and_torch_agree_on_every_length(count: int) -> None:
     assert torch.equal(ours, round_up_above(master, mixed_bits(count, 5, 77, CPU)).bfloat16())
 
 
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_some_columns_are_rounded_as_in_the_whole(dtype: torch.dtype) -> None:
+    """By native code and by torch's operations, which float16 has alone."""
+    rounding, whole = Rounding("dither", 3, CPU), draw(9, 12)
+    expected, got = torch.empty_like(whole, dtype=dtype), torch.empty(4, 5, dtype=dtype)
+    rounding.copy(whole, expected, name="w")
+    rounding.copy(whole[2:6, 4:9].contiguous(), got, name="w", first=2 * 12 + 4, stride=12)
+    assert torch.equal(got, expected[2:6, 4:9])
+
+
 def test_published_weights_are_the_masters_on_average() -> None:
     """A change of a hundredth of bf16's spacing moves the mean of many weights by as much; to the nearest, by none."""
     master = torch.full((512, 512), 0.1).bfloat16().float()

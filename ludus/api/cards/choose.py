@@ -81,6 +81,12 @@ class Fixed:
     context_length: int | None = None
     least_tokens: int = 2048
     """A sequence of so many tokens has to fit, whatever the context length is."""
+    tensor: int = 1
+    """Ranks that compute each layer together; and over which rows are cut besides. No plan chooses them."""
+    context: int = 1
+
+    def training(self, ranks: int, has_checkpointing: bool, moments: MomentsName) -> Training:
+        return Training(ranks, has_checkpointing, moments, self.tensor, self.context)
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,7 +164,9 @@ def choose(job: Job, cards: Cards, fixed: Fixed) -> Plan | None:
     layers = (False, True) if fixed.has_checkpointing is None else (fixed.has_checkpointing,)
     for moments in kinds:  # fp32 first: any plan with exact moments is better than one without
         plans = [
-            _planned(job, cards.num_bytes, fixed, placement, Training(placement.ranks, has_checkpointing, moments))
+            _planned(
+                job, cards.num_bytes, fixed, placement, fixed.training(placement.ranks, has_checkpointing, moments)
+            )
             for placement in _placements(cards.count, fixed)
             for has_checkpointing in layers
         ]
@@ -187,7 +195,7 @@ class _Placement:
 def _placements(num_cards: int, fixed: Fixed) -> Iterator[_Placement]:
     engines: tuple[EngineName, ...] = ("local", "server", "vllm") if fixed.engine is None else (fixed.engine,)
     for ranks in RANKS if fixed.ranks is None else (fixed.ranks,):
-        if ranks > num_cards:
+        if ranks > num_cards or ranks % (fixed.tensor * fixed.context):
             continue
         for engine in engines:
             if engine in ("local", "elsewhere", "shared"):

@@ -95,21 +95,33 @@ class Training:
     ranks: int = 1
     has_checkpointing: bool = False
     moments: MomentsName = "fp32"
+    tensor: int = 1
+    """Ranks that compute each layer together."""
+    context: int = 1
+    """Ranks over which rows are cut besides."""
+
+    @property
+    def num_parts(self) -> int:
+        """Of a row."""
+        return self.tensor * self.context
 
 
 def training_parts(job: Job, how: Training) -> dict[str, int]:
     """What one rank keeps on its GPU all the time, by part."""
     n, shape, b = how.ranks, job.shape, job.weight_bytes  # b: bytes of one weight
+    # what every rank of a layer has whole is cut over fewer ranks
+    twice = (how.tensor - 1) * uncut_weights(job)
+    own = (job.num_trained + (twice if job.lora is None else twice - (how.tensor - 1) * norm_weights(shape))) // n
     trained = {
-        "weights": job.all_weight_bytes // n,
-        "masters, fp32": 4 * job.num_trained // n,
-        "gradients, fp32": 4 * job.num_trained // n,
-        f"moments, {how.moments}": (8 if how.moments == "fp32" else 4) * job.num_trained // n,
+        "weights": (job.all_weight_bytes + b * twice) // n,
+        "masters, fp32": 4 * own,
+        "gradients, fp32": 4 * own,
+        f"moments, {how.moments}": (8 if how.moments == "fp32" else 4) * own,
     }
     if job.has_reference:
-        trained["reference weights"] = job.num_trained * b // n
+        trained["reference weights"] = own * b
     if job.has_several_steps:
-        trained["weights before the batch"] = job.num_trained * b // n
+        trained["weights before the batch"] = own * b
     if job.has_critic:
         trained["critic"] = sum(trained.values())
     if n > 1:
@@ -118,9 +130,23 @@ def training_parts(job: Job, how: Training) -> dict[str, int]:
         # the weights' type and in fp32; the gradient of the head is summed separately before
         gathered = outside * b + (outside * (b + 4) + 4 * shape.vocab_size * shape.width if job.lora is None else 0)
         # two layers at a time, one of them with its gradients
-        gathered += shape.layer_weights * (2 * b + (b + 4 if job.lora is None else 0))
+        layer = shape.layer_weights // how.tensor
+        gathered += layer * (2 * b + (b + 4 if job.lora is None else 0))
         trained["gathered from other ranks"] = gathered
     return trained
+
+
+def norm_weights(shape: ModelShape) -> int:
+    """Of all layers, at most: two norms before and two behind, and those of heads."""
+    return shape.num_layers * (4 * shape.width + 2 * shape.head_dim)
+
+
+def uncut_weights(job: Job) -> int:
+    """What each of several ranks that compute a layer together has whole: norms, and one of an adapter's matrices."""
+    rank, names = job.lora or (0, ())
+    linears = job.shape.linears
+    whole = sum(linears[name][name in ("o_proj", "down_proj")] for name in names if name in linears)
+    return norm_weights(job.shape) + job.shape.num_layers * rank * whole
 
 
 def waiting_parts(job: Job, how: Training) -> dict[str, int]:
@@ -138,20 +164,33 @@ def host_bytes(job: Job, how: Training) -> int:
     return (1 + job.has_critic) * sum(parts[name] for name in moved) + job.all_weight_bytes
 
 
-def kept_bytes(job: Job) -> int:
-    """Bytes of activations that one layer keeps of one token for the backward pass."""
-    shape = job.shape
-    # inputs of both norms and of all projections; queries and keys before and after rotary embedding, values, the
-    # output of attention with its log-sum-exp per head in fp32; gate and up
-    heads = 3 * (shape.num_heads + shape.num_kv_heads) * shape.head_dim
-    kept = job.weight_bytes * (4 * shape.width + heads + 2 * shape.inner) + 4 * shape.num_heads
-    return kept + job.weight_bytes * (len(job.lora[1]) * job.lora[0] if job.lora else 0)
+def most_heads(shape: ModelShape, how: Training) -> tuple[int, int]:
+    """Heads of queries and of keys with which one rank attends, at most (`ludus/models/context.py`)."""
+    keys, group = shape.num_kv_heads // how.tensor, shape.num_heads // shape.num_kv_heads
+    choices = [each for each in range(1, group + 1) if group % each == 0 and keys * each >= how.context]
+    if not choices:
+        return shape.num_heads, shape.num_heads  # refused when it starts
+    repeats = next((each for each in choices if keys * each % how.context == 0), choices[0])
+    own = -(-keys * repeats // how.context)
+    return own * (group // repeats), own
+
+
+def kept_bytes(job: Job, how: Training = Training()) -> int:
+    """Bytes of activations that one layer keeps of one of a rank's own tokens for the backward pass."""
+    shape, t = job.shape, how.tensor
+    # inputs of both norms and, of the tokens of all ranks of a layer, of all projections; queries and keys before and
+    # after rotary embedding, values, the output of attention with its log-sum-exp per head in fp32; gate and up
+    heads = 3 * sum(most_heads(shape, how)) * how.num_parts * shape.head_dim
+    kept = job.weight_bytes * ((2 + 2 * t) * shape.width + heads + 2 * shape.inner) + 4 * shape.num_heads
+    return kept + job.weight_bytes * t * (len(job.lora[1]) * job.lora[0] if job.lora else 0)
 
 
 @dataclass(frozen=True, slots=True)
 class RowCost:
-    """The memory that a row takes besides `training_parts`, as a function of its length."""
+    """The memory that a row, or a rank's part of one, takes besides `training_parts`, as a function of its length."""
 
+    num_parts: int
+    """Of a row; a rank computes one."""
     kept: int
     """Activations of a token that are kept for the backward pass."""
     passing: int
@@ -166,11 +205,14 @@ class RowCost:
     @classmethod
     def of(cls, job: Job, how: Training) -> RowCost:
         shape, b = job.shape, job.weight_bytes
-        layer = kept_bytes(job)
+        layer = kept_bytes(job, how)
         return cls(
+            num_parts=how.num_parts,
             kept=shape.num_layers * (b * shape.width if how.has_checkpointing else layer),
-            # gradients of gate, up and their product, of the normed input and of the residual stream
-            passing=b * (7 * shape.inner + 8 * shape.width) + (layer if how.has_checkpointing else 0),
+            # gradients of gate, up and their product, of the normed input, which all ranks of a layer have of each
+            # other's tokens too, and of the residual stream
+            passing=b * (7 * shape.inner + (4 + 4 * how.tensor) * shape.width)
+            + (layer if how.has_checkpointing else 0),
             logits=LOGIT_COPIES * b * shape.vocab_size,
             chunk=max(1, LOGIT_BYTES // (b * shape.vocab_size)),
             head_gradient=b * shape.vocab_size * shape.width if job.lora is None else 0,
@@ -179,10 +221,10 @@ class RowCost:
 
     def __call__(self, num_tokens: int) -> int:
         """The peak of a row of so many tokens and of the optimizer step after it."""
-        tokens = -(-num_tokens // ROW_BLOCK) * ROW_BLOCK
+        tokens = -(-num_tokens // (ROW_BLOCK * self.num_parts)) * ROW_BLOCK
         head = min(tokens, self.chunk) * self.logits + self.head_gradient
-        computed = tokens * self.kept + max(tokens * self.passing, head) + MASK_BYTES * (-(-tokens // MASK_BLOCK)) ** 2
-        return max(computed, self.step)
+        mask = MASK_BYTES * (-(-tokens * self.num_parts // MASK_BLOCK)) ** 2
+        return max(tokens * self.kept + max(tokens * self.passing, head) + mask, self.step)
 
 
 def step_bytes(job: Job, how: Training) -> int:

@@ -9,15 +9,15 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from ludus.api.cards.choose import RANKS, Cards, Fixed, choose
-from ludus.api.cards.memory import GB, Job, Training, training_parts
+from ludus.api.cards.memory import GB, Job, training_parts
 
-_NOT_YET = "Ludus has no 4-bit weights, no optimizer on the processor and no tensor parallel training"
+_NOT_YET = "Ludus has no 4-bit weights and no optimizer on the processor"
 _RANK = 16  # of the adapters that are suggested
 
 
 def refusal(job: Job, cards: Cards, fixed: Fixed) -> str:
     """The error's text: why nothing fits, in figures, and the smallest change with which it would."""
-    how = Training(fixed.ranks or 1, bool(fixed.has_checkpointing), fixed.moments or "fp32")
+    how = fixed.training(fixed.ranks or 1, bool(fixed.has_checkpointing), fixed.moments or "fp32")
     parts = training_parts(job, how)
     shown = ", ".join(f"{name} {num_bytes / GB:.1f} GB" for name, num_bytes in parts.items())
     total = sum(parts.values()) / GB
@@ -43,6 +43,9 @@ def _alternatives(job: Job, cards: Cards, fixed: Fixed) -> Iterator[tuple[str, J
     exact = replace(fixed, moments=None, has_checkpointing=None)
     yield "trainer.optimizer.moments and trainer.activation_checkpointing left to the plan", job, count, exact
     small = replace(exact, row_tokens=None, kv_bytes=None, context_length=None)
+    for ranks in (2, 4, 8):
+        if fixed.ranks is not None and fixed.ranks % (ranks * fixed.tensor) == 0 and ranks > fixed.context:
+            yield f"rows cut over ranks, trainer.context_parallel={ranks}", job, count, replace(exact, context=ranks)
     yield "trainer.row_tokens, engine.kv_bytes and model.context_length left to the plan", job, count, small
     smallest = replace(free, moments=None, has_checkpointing=None, row_tokens=None, kv_bytes=None, context_length=None)
     if count > 1:

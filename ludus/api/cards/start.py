@@ -44,7 +44,10 @@ _PLANNED = (
     "engine.kv_bytes",
     "model.context_length",
 )
-_PLACED = ("trainer.ranks", "engine.kind", "engine.placement", "engine.replicas")
+_PLACED = (
+    *("trainer.ranks", "trainer.tensor_parallel", "trainer.context_parallel"),
+    *("engine.kind", "engine.placement", "engine.replicas"),
+)
 # A prompt this long, followed by the longest answer, has to fit.
 _LEAST_PROMPT = 1024
 
@@ -279,6 +282,8 @@ def _as_started(config: Config) -> Fixed:
     }
     return Fixed(
         ranks=trainer.ranks,
+        tensor=trainer.tensor_parallel,
+        context=trainer.context_parallel,
         engine="shared"
         if engine.placement == "shared"
         else cast(EngineName, engine.kind if is_counted else "elsewhere"),

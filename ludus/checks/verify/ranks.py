@@ -1,4 +1,5 @@
-"""Checks that a trainer on several ranks equals one on a single rank: gradient, curve, state after a checkpoint.
+"""Checks that a trainer on several ranks equals one on a single rank: gradient, curve, state after a checkpoint, and
+what the ranks send to those that sample.
 
 Knows: recorded conversations, trainers on one and several processes, checkpoints.  Knows not: how weights are sharded.
 The ranks are separate processes, started as in a run.
@@ -10,6 +11,7 @@ import asyncio
 import gc
 import random
 import tempfile
+import threading
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
@@ -47,6 +49,9 @@ _TOKENS = 400
 _ROW_TOKENS = 96
 """Small, so that there are several rows of different lengths."""
 _LR = 1e-5
+_MB = 1e6
+# Of whole weights that ranks send together: small, so that several messages are sent of a small model.
+_SENT_BYTES = 16 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,6 +75,14 @@ class RanksResult(Verdict):
     state_equal: bool
     """Whether masters and moments are equal, to the last bit, in a checkpoint of several ranks and one that a single
     rank wrote after reading it."""
+    split_gradient_rel_diff: Mapping[str, float]
+    """As `gradient_rel_diff`, where rows or layers are cut over the ranks, by the settings."""
+    sent_equal: bool
+    """Whether what the ranks send by themselves has every bit of what rank 0 would have gathered."""
+    largest_message_mb: Mapping[int, float]
+    """By number of ranks, when they send the weights."""
+    peak_mb: Mapping[int, float | None]
+    """By number of ranks: how much more memory a rank had at most while it sent. null: it cannot be measured here."""
     resume_rel_diff: float
     """Relative difference of the weights at the end between training on several ranks throughout, and on several, one,
     and several again."""
@@ -77,7 +90,8 @@ class RanksResult(Verdict):
     @property
     def ok(self) -> bool:
         return (
-            max(self.gradient_rel_diff.values()) <= GRADIENT_TOLERANCE
+            max([*self.gradient_rel_diff.values(), *self.split_gradient_rel_diff.values()]) <= GRADIENT_TOLERANCE
+            and self.sent_equal
             and max(self.curve_rel_diff.values()) <= CURVE_TOLERANCE
             and self.state_equal
             and self.resume_rel_diff <= RESUME_TOLERANCE
@@ -91,7 +105,10 @@ def verify_ranks(*, ranks: Sequence[int] = (2, 4), steps: int = 6, model: str = 
     in fp32 on one process and on several: the gradients may differ by 1e-5
     of their size, the curves by 1e-4 of the largest loss. A checkpoint of
     several ranks must come through one with every bit, and training on
-    several, on one and on several again may differ by 1e-6.
+    several, on one and on several again may differ by 1e-6. The gradient
+    must be the same with the rows cut over all ranks, with the layers, and
+    with both, as far as the model's heads can be shared so; and what every
+    rank sends by itself must be what one would have gathered.
 
     Example:  ludus verify ranks --ranks 2 --ranks 4
 
@@ -113,6 +130,13 @@ async def _verify(config: Config, ranks: list[int], steps: int, scratch: Path) -
     for count in ranks:
         measure = partial(_measure, batch=batch, steps=steps, saved=scratch / f"by-{count}")
         seen[count] = await _with_ranks(config, count, measure)
+    split = {
+        ", ".join(f"{key}={value}" for key, value in each.items()): rel_diff(
+            await _with_ranks(config, each["ranks"], partial(gradient_of, batches=[batch]), each), expected.gradient
+        )
+        for count in ranks
+        for each in _splits(count, expected.heads)
+    }
     first = ranks[0]
     state_equal, resumed = await _resume(config, batch, steps, first, scratch)
     lengths = [len(row.token_ids) for row in batch.rows]
@@ -131,6 +155,10 @@ async def _verify(config: Config, ranks: list[int], steps: int, scratch: Path) -
             for count, one in seen.items()
         },
         weights_rel_diff={count: rel_diff(one.weights, expected.weights) for count, one in seen.items()},
+        split_gradient_rel_diff=split,
+        sent_equal=all(one.sent.is_equal for one in seen.values() if one.sent is not None),
+        largest_message_mb={count: round(one.sent.largest_mb, 3) for count, one in seen.items() if one.sent},
+        peak_mb={count: one.sent.peak_mb for count, one in seen.items() if one.sent},
         state_equal=state_equal,
         resume_rel_diff=rel_diff(resumed, seen[first].weights),
     )
@@ -144,10 +172,23 @@ async def _record(config: Config) -> Batch:
     return Batch.of(pack(sequences, row_tokens=config.trainer.row_tokens), version=0)
 
 
-async def _with_ranks(config: Config, count: int, work: Callable[[AnyTrainer], ResultT]) -> ResultT:
+def _splits(count: int, heads: tuple[int, int]) -> list[dict[str, int]]:
+    """The ways in which `count` ranks can compute rows together, as settings of the trainer. heads: as of `_Seen`."""
+    num_heads, num_kv_heads = heads
+    both = [(1, count), (count, 1), *([(2, count // 2)] if count > 2 and count % 2 == 0 else [])]
+    return [
+        {"ranks": count, "tensor_parallel": tensor, "context_parallel": context}
+        for tensor, context in both
+        if num_kv_heads % tensor == 0 and num_heads // tensor >= context
+    ]
+
+
+async def _with_ranks(
+    config: Config, count: int, work: Callable[[AnyTrainer], ResultT], split: Mapping[str, int] | None = None
+) -> ResultT:
     """What `work` returns for a trainer on `count` ranks with the model's initial weights; the trainer is released
-    afterwards."""
-    settings = config.trainer.model_copy(update={"ranks": count})
+    afterwards. split: how they compute together. None: each its own rows."""
+    settings = config.trainer.model_copy(update={"ranks": count, **(split or {})})
     own = config.model_copy(update={"trainer": settings, "name": f"ranks-{count}"})
     async with AsyncExitStack() as stack:
         trainer: AnyTrainer
@@ -168,6 +209,17 @@ class _Seen:
     gradient: Mapping[str, Tensor]
     losses: Sequence[float]
     weights: Mapping[str, Tensor]
+    sent: _Sent | None
+    """None: one rank has all weights and sends none."""
+    heads: tuple[int, int]
+    """Of queries and of keys; of these 1 where experts keep layers from being cut."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Sent:
+    is_equal: bool
+    largest_mb: float
+    peak_mb: float | None
 
 
 def _measure(trainer: AnyTrainer, batch: Batch, steps: int, saved: Path | None) -> _Seen:
@@ -178,7 +230,40 @@ def _measure(trainer: AnyTrainer, batch: Batch, steps: int, saved: Path | None) 
         losses += _train(trainer, batch, 1)
         if saved is not None and step + 1 == steps // 3:
             trainer.save(saved)
-    return _Seen(gradient, losses, dict(trainer.publish().named_tensors()))
+    weights = dict(trainer.publish().named_tensors())
+    sent, has_experts = None, any(each.ndim > 2 for each in trainer.model.trainable.values())
+    if saved is not None and not has_experts:
+        sent = _send(trainer, weights)
+    config = trainer.model.config
+    heads = (config.num_heads, 1 if has_experts else config.num_kv_heads)
+    return _Seen(gradient, losses, weights, sent, heads)
+
+
+def _send(trainer: AnyTrainer, expected: Mapping[str, Tensor]) -> _Sent:
+    """Have the ranks send their pieces to a receiver in this process."""
+    import torch
+
+    from ludus.trainer.broadcast import gloo_addresses, receive
+    from ludus.trainer.group import open_rendezvous
+    from ludus.trainer.sharded import ShardedTrainer
+    from ludus_vllm.packed import Announcement
+
+    assert isinstance(trainer, ShardedTrainer), "one rank sends nothing in pieces"
+    meeting, _store = open_rendezvous("127.0.0.1")
+    addresses, published = gloo_addresses(meeting, trainer.num_ranks), trainer.publish()
+    announced, got = published.announce(most_bytes=_SENT_BYTES), dict[str, torch.Tensor]()
+    receiving = threading.Thread(target=lambda: got.update(receive(Announcement(**announced), addresses)), daemon=True)
+    receiving.start()
+    trainer.join("receiver", addresses)
+    sent = published.broadcast("receiver", announced, is_measured=True)
+    receiving.join()
+    trainer.leave("receiver")
+    peaks = [each.peak_bytes for each in sent[1:] if each.peak_bytes is not None]  # the receiver is in the first one
+    return _Sent(
+        list(got) == list(expected) and all(torch.equal(each, expected[name]) for name, each in got.items()),
+        max(each.largest_bytes for each in sent) / _MB,
+        round(max(peaks) / _MB, 3) if peaks else None,
+    )
 
 
 async def _resume(

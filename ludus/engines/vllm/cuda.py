@@ -1,6 +1,7 @@
 """How new weights reach a vLLM server from card to card, without a file: by NCCL, or by CUDA's shared memory.
 
-Knows: vLLM's `nccl` transfer (0.32), our plugin's `ludus_ipc`.  Knows not: calls, tokens, when weights are published.
+Knows: vLLM's `nccl` transfer (0.32), our plugin's `ludus_nccl` and `ludus_ipc`.  Knows not: calls, tokens, when weights
+are published.
 Invariant: what is announced is what is sent, tensor by tensor in one order.
 """
 
@@ -9,16 +10,17 @@ from __future__ import annotations
 import asyncio
 import base64
 import threading
-from collections.abc import Callable, Coroutine, Iterable, Mapping
+from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from functools import partial
-from typing import Any, Protocol, TypeVar
+from typing import Any, TypeVar
 
 import httpx
 
-from ludus.engines.base import WeightSource
+from ludus.engines.base import RankWeights, WeightSource
 from ludus.engines.http.base import parse_object
-from ludus.engines.nccl import NcclGroup, load_library, new_unique_id
+from ludus.engines.nccl import BroadcastGroup, NcclGroup, load_library, new_unique_id
 from ludus.engines.vllm.weights import Transfer, begin, post
 from ludus.engines.weights import buckets
 from ludus.errors import BackendError, UserError
@@ -26,14 +28,6 @@ from ludus.errors import BackendError, UserError
 BUCKET_BYTES = 2**30  # of tensors that are shared at once, and so held at once beside the trainer's own
 JOIN_S = 180.0  # workers that have loaded a model join within seconds, unless they do not reach the trainer
 ResultT = TypeVar("ResultT")
-
-
-class BroadcastGroup(Protocol):
-    """The trainer's part in a group with the workers of one server."""
-
-    def broadcast(self, tensor: Any) -> None: ...
-
-    def abort(self) -> None: ...
 
 
 Join = Callable[[bytes, int, Any], BroadcastGroup]
@@ -44,8 +38,29 @@ def join_by_nccl(unique_id: bytes, world_size: int, device: Any) -> BroadcastGro
     return NcclGroup(load_library(), unique_id, world_size, device)
 
 
+@dataclass(frozen=True, slots=True)
+class _Ranks:
+    """The groups of all ranks of a trainer with the workers of one server."""
+
+    weights: RankWeights
+    name: str
+
+    @classmethod
+    def join(cls, weights: RankWeights, name: str, ids: Sequence[bytes], world_size: int) -> _Ranks:
+        weights.join(name, [{"kind": "nccl", "unique_id": each.hex(), "size": world_size} for each in ids])
+        return cls(weights, name)
+
+    def send(self, weights: WeightSource, announced: Mapping[str, Any]) -> None:
+        assert isinstance(weights, RankWeights), "a trainer has several ranks or one"
+        weights.broadcast(self.name, announced)
+
+    def abort(self) -> None:
+        self.weights.leave(self.name)
+
+
 class NcclTransfer(Transfer):
-    """All weights, broadcast tensor by tensor to the workers of a server, which may be on other machines."""
+    """All weights, broadcast to the workers of a server, which may be on other machines: tensor by tensor, or by every
+    rank of a trainer in pieces."""
 
     def __init__(
         self,
@@ -58,21 +73,29 @@ class NcclTransfer(Transfer):
         self._make_id = make_id
         self._join = join
         self._join_s = join_s
-        self._group: BroadcastGroup | None = None
+        self._group: BroadcastGroup | _Ranks | None = None
         """None: the workers have not been asked to join."""
         self._announced: Mapping[str, Any] = {}
 
     async def begin(self, http: httpx.AsyncClient, weights: WeightSource) -> None:
         """Everybody joins at the same time, or waits for the others. Raises BackendError if one never comes."""
-        self._announced, device = await asyncio.to_thread(_described, weights.named_tensors())
         answer = await http.get("/get_world_size")
         world_size = int(parse_object(answer)["world_size"]) + 1
-        unique_id = self._make_id()
-        shared = {"nccl_unique_id_b64": base64.b64encode(unique_id).decode(), "rank_offset": 1, "packed": False}
+        join: Callable[[], BroadcastGroup | _Ranks]
+        if isinstance(weights, RankWeights):
+            self._announced = await asyncio.to_thread(weights.announce)
+            ids = [self._make_id() for _ in range(weights.num_ranks)]
+            join = partial(_Ranks.join, weights, str(http.base_url), ids, world_size)
+        else:
+            self._announced, device = await asyncio.to_thread(_described, weights.named_tensors())
+            ids = [self._make_id()]
+            join = partial(self._join, ids[0], world_size, device)
+        first, *others = (base64.b64encode(each).decode() for each in ids)
+        shared = {"nccl_unique_id_b64": first, "rank_offset": 1, "packed": False, "world_size": world_size}
+        more = {"more_unique_ids_b64": others} if others else {}
         try:
             async with asyncio.timeout(self._join_s):
-                joining = on_thread(lambda: self._join(unique_id, world_size, device))
-                self._group, _ = await both(joining, begin(http, {**shared, "world_size": world_size}))
+                self._group, _ = await both(on_thread(join), begin(http, {**shared, **more}))
         except TimeoutError:
             raise BackendError(
                 f"the trainer and the {world_size - 1} workers of the vLLM at {http.base_url} were not joined by NCCL "
@@ -103,6 +126,9 @@ class NcclTransfer(Transfer):
         group = self._group
         if group is None:
             raise BackendError("weights were broken off before, so NCCL cannot send any; start the server again")
+        if isinstance(group, _Ranks):
+            group.send(weights, self._announced)
+            return
         announced = zip(self._announced["names"], self._announced["shapes"], strict=True)
         for (name, tensor), (known, shape) in zip(weights.named_tensors(), announced, strict=True):
             if name != known or list(tensor.shape) != shape:

@@ -14,7 +14,7 @@ from ludus.engines.vllm.cuda import IpcTransfer, NcclTransfer
 from ludus.engines.vllm.settings import VllmSettings
 from ludus.engines.vllm.weights import AdapterTransfer, FileTransfer, Transfer
 from ludus.engines.weights import WeightFiles
-from ludus_vllm import IPC_TRANSFER, TRANSFER
+from ludus_vllm import IPC_TRANSFER, NCCL_TRANSFER, TRANSFER
 
 ROUTES: tuple[WeightRoute, ...] = (*FILES, *WITHOUT_FILES)
 
@@ -32,4 +32,4 @@ def vllm_delivery(settings: VllmSettings, files: WeightFiles | None) -> Mapping[
 
 def transfer_backend(settings: VllmSettings) -> str:
     """What the server is to be started with, for `--weight-transfer-config`."""
-    return {"nccl": "nccl", "ipc": IPC_TRANSFER}.get(settings.weights, TRANSFER)
+    return {"nccl": NCCL_TRANSFER, "ipc": IPC_TRANSFER}.get(settings.weights, TRANSFER)

@@ -5,7 +5,7 @@ import random
 import pytest
 
 from ludus.api.cards.choose import Cards, Fixed, Plan, choose
-from ludus.api.cards.memory import GB, Job, host_bytes
+from ludus.api.cards.memory import GB, Job, Training, host_bytes, training_parts
 from ludus.api.cards.refuse import refusal
 from ludus.api.cards.shape import ModelShape
 from ludus.errors import UserError
@@ -249,3 +249,35 @@ def test_cards_are_given_in_one_form(text):
     """Else an example is shown."""
     with pytest.raises(UserError, match="1x24 or 8x80"):
         Cards.read(text)
+
+
+# ---- rows and layers that several ranks compute together
+
+
+def test_rows_over_ranks_are_longer():
+    """A rank needs memory for its part alone; keys and values of whole rows are shared by heads."""
+    fixed = {"ranks": 4, "engine": "elsewhere", "context_length": 131_072}
+    assert choose(job("8b"), Cards.read("4x80"), Fixed(**fixed)) is None
+    plan = planned("8b", "4x80", context=4, **fixed)
+    assert plan.longest_tokens >= 131_072 and plan.how.context == 4
+
+
+def test_the_refusal_names_the_ranks_over_which_a_row_would_fit():
+    """With the number of ranks and the length that were given."""
+    said = refusal(job("8b"), Cards.read("4x80"), Fixed(ranks=4, engine="elsewhere", context_length=131_072))
+    assert "The nearest that fits: rows cut over ranks, trainer.context_parallel=" in said
+
+
+def test_layers_over_ranks_are_gathered_in_parts():
+    """Of 32 billion weights a layer has 487,598,336; a half is gathered. What norms and adapters have twice is less."""
+    whole, cut = (training_parts(job("32b", lora=True), Training(ranks=2, tensor=tensor)) for tensor in (1, 2))
+    gathered = "gathered from other ranks"
+    assert whole[gathered] - cut[gathered] == 2 * 2 * (487_598_336 - 487_598_336 // 2)
+    # of each adapter the matrix that is as wide as the model: 64 layers, rank 16, 7 modules of width 5,120
+    assert cut["masters, fp32"] - whole["masters, fp32"] == 4 * 64 * 16 * 7 * 5120 // 2
+
+
+def test_ranks_are_a_multiple_of_those_of_a_row():
+    """No other placement is tried."""
+    plan = choose(job("8b", lora=True), Cards.read("8x80"), Fixed(tensor=2, context=2))
+    assert plan is not None and plan.how.ranks % 4 == 0

@@ -11,6 +11,7 @@ import pytest
 import torch
 from transformers import AutoConfig, AutoModelForCausalLM
 
+from ludus.algorithms import share
 from ludus.algorithms.pack import TrainSequence, pack
 from ludus.algorithms.settings import AlgorithmSettings
 from ludus.api.cards import memory
@@ -25,7 +26,7 @@ from ludus.models.config import ModelConfig
 from ludus.models.fused_layers import fuse_layers
 from ludus.models.load import LoadedModel, _add_lora
 from ludus.models.settings import LoraSettings
-from ludus.trainer import forward, head
+from ludus.trainer import head
 from ludus.trainer.metric_means import TokenMeans
 from ludus.trainer.settings import OptimizerSettings, TrainerSettings
 from ludus.trainer.step import ModelTrainer
@@ -141,6 +142,6 @@ def test_pages_are_the_engines():
     """Bytes and tokens of a page, and how far rows are filled up."""
     config = ModelConfig.from_hf(AutoConfig.for_model("qwen3", **SHAPE))
     assert memory.PAGE_TOKENS == PAGE_TOKENS
-    assert memory.ROW_BLOCK == forward.TOKEN_BLOCK
+    assert memory.ROW_BLOCK == share.TOKEN_BLOCK
     assert job_of("qwen3").page_bytes == PagedCache.page_bytes(config, torch.bfloat16)
     assert memory.LOGIT_BYTES == head.CARD_LOGIT_BYTES

@@ -17,7 +17,10 @@ def test_two_ranks_are_one(tiny_model_folder: Path) -> None:
     assert result.ok and result.state_equal
     assert result.gradient_rel_diff[2] <= 1e-5 and result.resume_rel_diff <= 1e-6
     assert result.row_tokens[0] < result.row_tokens[1] and len(set(result.losses)) == 3
-    assert not replace(result, state_equal=False).ok
+    assert len(result.split_gradient_rel_diff) == 2 and max(result.split_gradient_rel_diff.values()) <= 1e-5
+    assert result.sent_equal and 0 < result.largest_message_mb[2] < 16
+    assert not replace(result, state_equal=False).ok and not replace(result, sent_equal=False).ok
+    assert not replace(result, split_gradient_rel_diff={"ranks=2": 1e-3}).ok
     assert not replace(result, curve_rel_diff={2: 1e-3}).ok
 
 

@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import base64
+import importlib
+import json
+import sys
 import threading
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field, make_dataclass
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 import torch
@@ -21,7 +25,9 @@ from ludus.engines.vllm.settings import VllmSettings
 from ludus.engines.weights import buckets
 from ludus.errors import BackendError, UserError
 from ludus.text.tokenizer import Tokenizer
+from ludus_vllm.packed import Announcement
 from tests.engines.contract import call
+from tests.engines.vllm.vllm_fields import RECORD
 from tests.engines.vllm.vllm_server import StandIn
 
 UNIQUE_ID = bytes(range(128))
@@ -160,6 +166,123 @@ def test_an_update_that_fails_leaves_the_group(url: str, stand_in: StandIn, toke
 
     asyncio.run(scenario())
     assert len(group.joined) == 2
+
+
+@dataclass
+class OfRanks(Source):
+    """Weights of two ranks, each of which has half of one matrix."""
+
+    num_ranks: int = 2
+    joined: list[tuple[str, Any]] = field(default_factory=list)
+    sent: list[tuple[str, Any]] = field(default_factory=list)
+    left: list[str] = field(default_factory=list)
+
+    def named_tensors(self) -> Iterable[tuple[str, Any]]:
+        raise AssertionError("nobody gathers them")
+
+    def announce(self) -> dict[str, Any]:
+        return asdict(Announcement(["w"], ["bfloat16"], [[4, 6]], [[[[0, 2]], [[2, 4]]]], [[0]]))
+
+    def join(self, name: str, addresses: Any) -> None:
+        self.joined.append((name, addresses))
+
+    def broadcast(self, name: str, announced: Any) -> None:
+        self.sent.append((name, announced))
+
+    def leave(self, name: str) -> None:
+        self.left.append(name)
+
+
+def test_every_rank_sends_by_itself(url: str, stand_in: StandIn, tokenizer: Tokenizer) -> None:
+    """Each joins the workers in a group of its own, and vLLM is told what comes from whom."""
+    ids, weights = iter([UNIQUE_ID, UNIQUE_ID[::-1]]), OfRanks()
+
+    async def scenario() -> None:
+        transfer = NcclTransfer(make_id=lambda: next(ids), join=BroadcastGroup().join)
+        engine = VllmEngine.connect(url, tokenizer, transfer=transfer)
+        await engine.publish(0, weights)
+        await engine.publish(1, weights)
+        transfer.forget()
+        await engine.close()
+
+    asyncio.run(scenario())
+    first, second = ({"kind": "nccl", "unique_id": each.hex(), "size": 3} for each in (UNIQUE_ID, UNIQUE_ID[::-1]))
+    ((name, addresses),) = weights.joined
+    assert addresses == [first, second]
+    assert weights.sent == [(name, weights.announce())] * 2 and weights.left == [name]
+    begun, *updates = stand_in.loaded
+    one, other = (base64.b64encode(each).decode() for each in (UNIQUE_ID, UNIQUE_ID[::-1]))
+    shared = {"nccl_unique_id_b64": one, "more_unique_ids_b64": [other], "rank_offset": 1, "packed": False}
+    assert begun == ("/init_weight_transfer_engine", {"init_info": {**shared, "world_size": 3}})
+    told = [body for path, body in updates if path == "/update_weights"]
+    assert told == [{"update_info": json.loads(json.dumps(weights.announce()))}] * 2
+
+
+@pytest.fixture
+def of_vllm(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
+    """Stand-ins for vLLM's own NCCL transfer, with the fields that its wheel has; the groups that it has made, each of
+    which receives what is in its `messages`."""
+    made: list[Any] = []
+
+    class Engine:
+        model_update_group: Any = None
+        parallel_config = "parallel"
+        device = torch.device("cpu")
+
+        def init_transfer_engine(self, info: Any) -> None:
+            self.model_update_group = join(info, self.parallel_config)
+
+        def receive_weights(self, info: Any) -> None:
+            made.append(("whole", info.names))
+
+        def shutdown(self) -> None:
+            self.model_update_group.destroy()
+
+    def join(info: Any, parallel: str) -> Any:
+        assert parallel == "parallel"
+        made.append(SimpleNamespace(id=info.nccl_unique_id_b64, size=info.world_size, messages=[], is_gone=False))
+        made[-1].broadcast = lambda message, src, stream: message.copy_(made_of(info).messages.pop(0))
+        made[-1].destroy = lambda: setattr(made_of(info), "is_gone", True)
+        return made[-1]
+
+    def made_of(info: Any) -> Any:
+        return next(each for each in made if each.id == info.nccl_unique_id_b64)
+
+    known = json.loads(RECORD.read_text())["classes"]
+    kinds = {
+        name: make_dataclass(name, [(each, Any, None) for each in known[name]], kw_only=True)
+        for name in ("NCCLWeightTransferInitInfo", "NCCLWeightTransferUpdateInfo")
+    }
+    common = SimpleNamespace(worker_init_process_group=join, **kinds)
+    for name in ("vllm", "vllm.distributed", "vllm.distributed.weight_transfer"):
+        monkeypatch.setitem(sys.modules, name, cast(Any, SimpleNamespace()))
+    for part in ("nccl_common", "nccl_engine"):
+        stub = SimpleNamespace(NCCLWeightTransferEngine=Engine, **vars(common))
+        monkeypatch.setitem(sys.modules, f"vllm.distributed.weight_transfer.{part}", cast(Any, stub))
+    monkeypatch.delitem(sys.modules, "ludus_vllm.ranks", raising=False)
+    monkeypatch.setattr(torch.cuda, "current_stream", lambda: None)
+    return made
+
+
+def test_pieces_are_put_together_in_vllm(of_vllm: list[Any]) -> None:
+    """By the plugin: a message of each rank, from its own group; one rank alone sends whole tensors as before."""
+    ranks = importlib.import_module("ludus_vllm.ranks")
+    engine, loaded = ranks.RankWeights(), dict[str, torch.Tensor]()
+    engine.model = SimpleNamespace(load_weights=lambda tensors: loaded.update(tensors))
+    info = ranks.RanksInfo(nccl_unique_id_b64="a", more_unique_ids_b64=["b"], world_size=3, rank_offset=1, packed=False)
+    engine.init_transfer_engine(info)
+    assert [(group.id, group.size) for group in of_vllm] == [("a", 3), ("b", 3)]
+    announced = OfRanks().announce()
+    whole, about = torch.randn(4, 6).bfloat16(), Announcement(**announced)
+    for sender, group in enumerate(of_vllm):
+        message = about.pack([0], sender, lambda _, at=sender: whole[2 * at : 2 * at + 2], torch.device("cpu"))
+        group.messages.append(message)
+    engine.receive_weights(ranks.PiecesInfo(**announced))
+    assert torch.equal(loaded["w"], whole)
+    engine.receive_weights(ranks.PiecesInfo(names=["w"], dtype_names=["bfloat16"], shapes=[[4, 6]]))
+    assert of_vllm.pop() == ("whole", ["w"])
+    engine.shutdown()
+    assert all(group.is_gone for group in of_vllm)
 
 
 def test_settings_choose_the_way(tmp_path: Path) -> None:
