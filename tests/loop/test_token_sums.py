@@ -39,7 +39,7 @@ from ludus.text.tokenizer import Tokenizer
 from ludus.trainer.critic import load_critic
 from ludus.trainer.settings import CriticSettings, OptimizerSettings, TrainerSettings
 from ludus.trainer.step import ModelTrainer
-from ludus.types import Episode, Group
+from ludus.types import Episode, Group, Sampling
 
 MakeEpisode = Callable[..., Episode]
 _LENGTH = 8  # of an answer at most, for the normaliser `constant`
@@ -90,7 +90,7 @@ def groups_of(make_episode: MakeEpisode, algorithm: AlgorithmSettings) -> tuple[
             metrics = {"success": float(member > 1), "style": float(group % 2 == member % 2)}
             members.append(replace(made, session=replace(made.session, turns=turns), metrics=metrics))
         if algorithm_of(algorithm).needs.greedy:
-            members.append(replace(make_episode(f"g{group}-greedy", {0: 0.5}), is_greedy=True))
+            members.append(make_episode(f"g{group}-greedy", {0: 0.5}, sampling=Sampling(temperature=0.0)))
         groups.append(Group(f"g{group}", "row0", tuple(members)))
     return tuple(groups)
 
