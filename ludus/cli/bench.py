@@ -55,6 +55,7 @@ from ludus.cli.options import JsonFigures, Model
 from ludus.compat.config import load_config
 from ludus.errors import UserError
 from ludus.models.resolve import resolve_model
+from ludus.runs.settings import TrackerName
 
 _SOAK_S_A_SESSION = 0.06
 """Seconds for each session: 10,000 sessions take ten minutes."""
@@ -323,22 +324,25 @@ def trace(
     overrides: Overrides = None,
     episodes: Annotated[int, Option(min=1, help="Episodes of a measurement, 32 at once.")] = 256,
     new_tokens: NewTokens = 32,
+    tracker: Annotated[TrackerName, Option(help="For otlp, trackers.otlp.endpoint=… names the collector.")] = "mlflow",
     pairs: Pairs = 5,
     model: Model = "smollm2-135m",
     as_json: JsonFigures = False,
 ) -> None:
-    """What do traces in MLflow cost?
+    """What does it cost to send episodes to a tracker?
 
     Episodes of three turns and three calls of a tool, kept in a run's
-    folder: with `trackers: mlflow` on SQLite, and without, in turn. The
-    ratio is the tokens a second with traces over those without.
+    folder: with `trackers: mlflow` on SQLite (or another tracker on this
+    machine, --tracker), and without, in turn. The ratio is the tokens a
+    second with the tracker over those without.
 
-    [bold]Example:[/]  ludus bench trace
+    [bold]Example:[/]  ludus bench trace --tracker wandb
     """
     questions, _ = sums(0)
     folder = folder_of(model, overrides)
-    work = TraceWork(str(folder), tuple(overrides or ()), questions=questions, new_tokens=new_tokens, episodes=episodes)
-    plain = our_runner("trace", replace(work, traced=False), "without traces")
+    settings = tuple(overrides or ())
+    work = TraceWork(str(folder), settings, questions, new_tokens=new_tokens, episodes=episodes, tracker=tracker)
+    plain = our_runner("trace", replace(work, tracker=None), f"without {tracker}")
     compare("trace", work, plain, pairs, as_json)
 
 

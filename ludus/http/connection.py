@@ -12,6 +12,8 @@ import importlib
 import json
 from typing import Any, Literal
 
+from starlette.types import Scope
+
 MOST_HEAD_BYTES = 128 * 2**10  # twice what the guard takes, which answers in words
 _PER_BODY_BYTE = 16  # of what frames a chunk, so many bytes for each byte in it: the smallest chunk has six
 # Of a client's machine that is busy, or far away, these are many times what is needed.
@@ -67,6 +69,17 @@ class Watched(asyncio.Protocol):
             self.transport.close()
         else:
             self.refuse(408, f"The {waiting} of the request did not come in time.", "request_timeout")
+
+    def is_of(self, scope: Scope) -> bool:
+        """Whether it is the connection of this request."""
+        return self.cycle is not None and self.cycle.scope is scope
+
+    def cut_off(self) -> None:
+        """Close the connection at once, answering with the reason if no answer has begun."""
+        if self.cycle is not None and self.cycle.response_started and not self.cycle.response_complete:
+            self.transport.abort()
+        else:
+            self.refuse(503, "The server is being stopped.", "server_stopping")
 
     def refuse(self, status: int, message: str, code: str) -> None:
         """Close the connection, answering with the reason if no answer has begun."""

@@ -14,10 +14,10 @@ import logging
 import socket
 import threading
 from collections.abc import Callable, Coroutine
-from typing import Any, Self
+from typing import Any, Self, cast
 
 import uvicorn
-from starlette.types import ASGIApp
+from starlette.types import ASGIApp, Receive, Scope, Send
 
 from ludus.errors import InternalError, UserError
 from ludus.http.connection import Watched, connection_class
@@ -30,6 +30,7 @@ logger = logging.getLogger(__name__)
 BACKLOG = 2048  # connections that may wait to be accepted: thousands of agents begin at once
 IDLE_CONNECTION_S = 60  # longer than clients keep an idle connection (httpx: 5 s), so that it is never we who close it
 STOP_GRACE_S = 1  # requests in flight get this long at `stop`, then they are cancelled
+_CUT_OFF_S = 0.2  # a connection that is cut off is gone in a moment
 _POLL_S = 0.002  # between two checks whether they are answered: a connection without a request is gone at once
 _DATE_EVERY_S = 1  # how exact an answer's date is
 Beside = Callable[[], Coroutine[Any, Any, None]]
@@ -159,6 +160,28 @@ class _Server(uvicorn.Server):
     def __init__(self, config: uvicorn.Config) -> None:
         super().__init__(config)
         self._ending = asyncio.Event()
+        app = cast(ASGIApp, config.app)
+
+        async def until_cancelled(scope: Scope, receive: Receive, send: Send) -> None:
+            try:
+                await app(scope, receive, send)
+            except asyncio.CancelledError:
+                if not self._ending.is_set():
+                    raise
+                await self._cut_off(scope)
+
+        config.app = until_cancelled  # uvicorn tells what such a function is; of a method it does not
+
+    async def _cut_off(self, scope: Scope) -> None:
+        """Close the connection of a request that `shutdown` has cancelled. While it is open, uvicorn takes that for a
+        fault of the application, and logs it."""
+        connections = self.server_state.connections
+        found = [each for each in connections if isinstance(each, Watched) and each.is_of(scope)]
+        for connection in found:
+            connection.cut_off()
+        ends_at = asyncio.get_running_loop().time() + _CUT_OFF_S
+        while not connections.isdisjoint(found) and asyncio.get_running_loop().time() < ends_at:  # noqa: ASYNC110
+            await asyncio.sleep(_POLL_S)
 
     def end(self) -> None:
         """Stop serving; called on the server's own loop."""
@@ -191,6 +214,8 @@ class _Server(uvicorn.Server):
             await asyncio.sleep(_POLL_S)
         for task in state.tasks:
             task.cancel()
+        if state.tasks:
+            await asyncio.wait(state.tasks, timeout=2 * _CUT_OFF_S)
 
 
 def listen(host: str, port: int) -> socket.socket:

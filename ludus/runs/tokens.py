@@ -14,6 +14,7 @@ import re
 import sys
 import zlib
 from array import array
+from bisect import bisect_left
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import accumulate
@@ -61,7 +62,8 @@ class StepTokens:
     its loss used, `ratio`, `clipped` (0 or 1), `advantage`, `weight` in the loss of the step, `loss` (its share of that
     loss), and whatever else the algorithm reports for tokens."""
     places: Mapping[str, Sequence[int]] = field(default_factory=dict)
-    """By turn id: indices of the trained tokens among the turn's sampled tokens, unless they are the first ones."""
+    """By turn id: indices of the trained tokens among the turn's sampled tokens, ascending, unless they are the first
+    ones."""
     _spans: Mapping[str, tuple[int, int]] = field(init=False, repr=False, compare=False)
     """By turn id: the start of its tokens in the columns, and their number."""
 
@@ -79,11 +81,21 @@ class StepTokens:
     def num_trained(self) -> int:
         return sum(count for _, count in self.turns)
 
-    def of_turn(self, turn_id: str) -> dict[int, dict[str, float]]:
-        """The values of a turn's trained tokens, by index among its sampled tokens. {}: none was trained."""
+    def trains(self, turn_id: str) -> bool:
+        """Whether any token of the turn was trained."""
+        return self._spans.get(turn_id, (0, 0))[1] > 0
+
+    def of_turn(self, turn_id: str, within: range | None = None) -> dict[int, dict[str, float]]:
+        """The values of a turn's trained tokens, by index among its sampled tokens. {}: none was trained.
+
+        within: only of tokens with these indices, at the cost of these alone. None: of all.
+        """
         start, count = self._spans.get(turn_id, (0, 0))
         named, places = list(self.columns.items()), self.places.get(turn_id, range(count))
-        return {place: {name: column[start + number] for name, column in named} for number, place in enumerate(places)}
+        first, end = 0, len(places)
+        if within is not None:
+            first, end = bisect_left(places, within.start), bisect_left(places, within.stop)
+        return {places[n]: {name: column[start + n] for name, column in named} for n in range(first, end)}
 
 
 class _Stored(msgspec.Struct, array_like=True):

@@ -61,8 +61,8 @@ def config_of(model: Path, root: Path, **more: Any) -> Config:
 
 
 def test_a_run_keeps_what_the_loss_used_of_every_token(tiny_model_folder: Path, tmp_path: Path) -> None:
-    """Each step's tokens add up to its loss and its ledger; what is kept of ten of them is what a trainer with the
-    weights of the beginning computes again."""
+    """Each step's tokens add up to its loss and its ledger; what is kept, and shown, of ten of them is what a trainer
+    with the weights of the beginning computes again."""
     Trainer(config_of(tiny_model_folder, tmp_path), ROWS).train(LettersAgent)
     rng = random.Random(0)
     with RunStore.look(tmp_path / "run") as store:
@@ -79,6 +79,7 @@ def test_a_run_keeps_what_the_loss_used_of_every_token(tiny_model_folder: Path, 
     trainer = ModelTrainer(
         load_model(ModelSettings(path=str(tiny_model_folder), dtype="float32")), TrainerSettings(), lease=ComputeLease()
     )
+    folder = RunsFolder(tmp_path / "run")
     for turn_id, _ in rng.choices(first.turns, k=10):
         episode, turn = turns[turn_id]
         place, token = rng.choice(list(first.of_turn(turn_id).items()))
@@ -89,6 +90,11 @@ def test_a_run_keeps_what_the_loss_used_of_every_token(tiny_model_folder: Path, 
         assert token["trained_logprob"] == pytest.approx(expected, abs=1e-4)
         assert token["advantage"] == pytest.approx(credit[turn_id])
         assert token["loss"] == pytest.approx(-token["weight"] * token["advantage"] * factor, rel=1e-3)
+        shown = api_routes(folder, f"runs/run/episodes/{episode.id}/turns/{turn_id}/tokens", {})["tokens"]
+        (on_page,) = [each for each in shown if each["i"] == len(path) - len(turn.sampled.token_ids) + place]
+        assert on_page["id"] == turn.sampled.token_ids[place] and on_page["logprob"] == turn.sampled.logprobs[place]
+        assert {name: on_page[name] for name in token} == token
+    folder.close()
 
 
 def test_the_guessing_games_recipe_keeps_what_both_minibatches_used(tiny_model_folder: Path, tmp_path: Path) -> None:

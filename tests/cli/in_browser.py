@@ -97,7 +97,8 @@ def test_a_user_watches_a_run_that_trains(tmp_path: Path, tiny_model_folder: Pat
         origin = link.partition("/?")[0]
         page.open(link)
         page.wait_for("live", timeout_s=LOADED_S)
-        page.run("location.hash = '#/run/live'")
+        page.tab_to("live")
+        page.press("Enter")
         page.wait_for("Curves", "rollout/reward", "running", timeout_s=LOADED_S)
         page.run("window.isSame = true")
         step = "Number(document.querySelector('[data-live=step]').innerText)"
@@ -115,7 +116,7 @@ def test_a_user_watches_a_run_that_trains(tmp_path: Path, tiny_model_folder: Pat
 
         page.press("t")
         page.wait_until("document.querySelectorAll('.tok.sampled').length > 1")
-        page.run("document.querySelector('.token-lines').focus()")
+        page.tab_to("Tokens, ")
         page.press("End")
         page.wait_for("sampled logprob")
         shown = page.run("document.querySelector('.token-details dd').innerText")
@@ -154,7 +155,8 @@ def test_a_user_watches_a_run_that_trains(tmp_path: Path, tiny_model_folder: Pat
 
         page.press("Escape", "g", "r")
         page.wait_for("live", "running")
-        page.run("location.hash = '#/run/live'")
+        page.tab_to("live")
+        page.press("Enter")
         page.wait_until(f"{step} > {later}", LOADED_S)
         trained.kill()
         page.wait_for("interrupted")

@@ -117,7 +117,9 @@ def test_what_is_replayed_is_worth_its_effective_sample_size() -> None:
     """By hand: of 6 tokens 3 are replayed, of weights 2, 1 and 0.5: (7/6)^2 / (5.25/3) = 7/9 of so many fresh ones."""
     sampled = Sampled((1, 1), (-0.1,) * 2, (3, 4), "stop")
     turn = Turn("t0", 0, None, None, None, (), Message("assistant"), sampled, Sampling())
-    episode = Episode("e", "t", "g", SessionRecord("s", (Node(None, (1, 1), "t0"),), (turn,)), {"t0": 1.0}, Outcome("ok"))
+    episode = Episode(
+        "e", "t", "g", SessionRecord("s", (Node(None, (1, 1), "t0"),), (turn,)), {"t0": 1.0}, Outcome("ok")
+    )
     taken = TakenGroups((), (), replayed=(Group("g", "t", (episode,)),))
     mu = torch.tensor([-1.0, -1.0, -2.0, -3.0, -4.0, -5.0])
     prox = mu + torch.tensor([2.0, 1.0, 0.5, 1.0, 7.0, 7.0]).log()

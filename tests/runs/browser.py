@@ -56,6 +56,8 @@ class Page:
         """Addresses that were asked for, in order."""
         self.complaints: list[str] = []
         """Errors and warnings of the page, and whatever it threw."""
+        self.num_received_bytes = 0
+        """Of the answers to its requests, as they went over the wire."""
         for domain in ("Page", "Network", "Runtime", "Log"):
             self._ask(f"{domain}.enable")
 
@@ -177,6 +179,8 @@ class Page:
     def _note(self, event: str, params: dict[str, Any]) -> None:
         if event == "Network.requestWillBeSent":
             self.requests.append(params["request"]["url"])
+        elif event == "Network.loadingFinished":
+            self.num_received_bytes += int(params["encodedDataLength"])
         elif event == "Runtime.exceptionThrown":
             self.complaints.append(json.dumps(params["exceptionDetails"])[:1000])
         elif event == "Runtime.consoleAPICalled" and params["type"] in ("error", "warning", "assert"):
@@ -243,6 +247,13 @@ class Browser(Page):
 @contextmanager
 def serving(*words: str) -> Iterator[str]:
     """The address that a command of Ludus says it serves, which ends with the block."""
+    with serving_process(*words) as (address, _):
+        yield address
+
+
+@contextmanager
+def serving_process(*words: str) -> Iterator[tuple[str, int]]:
+    """The same, and the number of its process."""
     command = [sys.executable, "-m", "ludus", *words]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
     try:
@@ -251,7 +262,7 @@ def serving(*words: str) -> Iterator[str]:
             line = process.stdout.readline()  # type: ignore[union-attr]
             assert line, f"the server did not start; it said:\n{said}"
             said += line
-        yield found[0]
+        yield found[0], process.pid
     finally:
         process.terminate()
         process.communicate(timeout=60)

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import json
 import math
 from array import array
 from collections.abc import Iterator

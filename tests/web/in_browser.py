@@ -23,8 +23,9 @@ from ludus.runs.watch.folder import RunsFolder
 from ludus.runs.watch.position import Position
 from ludus.runs.watch.run import WatchedRun
 from ludus.runs.watch.server import open_watcher
-from tests.runs.browser import Browser
+from tests.runs.browser import Browser, Page
 from tests.runs.conftest import decode, episode_of
+from tests.runs.watch.big_run import write_long_run
 from tests.runs.watch.conftest import NUM_STEPS, write_run
 
 pytestmark = pytest.mark.timeout(300)
@@ -38,6 +39,16 @@ _TOTAL = "document.querySelector('[data-total]')?.dataset.total"
 def page(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
     with Browser(tmp_path_factory.mktemp("browser")) as page:
         yield page
+
+
+@pytest.fixture(autouse=True)
+def nobody_else_is_asked(page: Browser) -> Iterator[None]:
+    """Whatever a test does, no request leaves the machine."""
+    page.requests.clear()
+    yield
+    page.text  # noqa: B018 # events that are on their way come with the answer
+    own = ("http://127.0.0.1:", "about:", "data:", "file:")
+    assert [url for url in page.requests if not url.startswith(own)] == []
 
 
 @pytest.fixture
@@ -311,3 +322,92 @@ def test_a_report_filters_as_the_server_does(page: Browser, folder: Path) -> Non
                 page.wait_until(f"{counts}.reduce((a, b) => a + b) === {sum(found['outcomes'].values())}")
     page.press("g", "c")
     page.wait_for("On the same held-out rows", "5 rows", "of 5 rows only")
+
+
+_NODES = "document.querySelectorAll('main *').length"
+_MOST_NODES = 4000
+_LONG_VIEWS = {
+    # what scrolls, what a row is, and what is written where it ends
+    "episode/ep-1/tokens": (".token-lines", ".tok", "<|im_end|>"),
+    "episode/ep-1/messages": (".messages", ".said", "guess"),
+    "episode/ep-2/messages": (".messages", ".messages .said", "turn 3000"),
+    "episode/ep-2/time": (".turns", ".graph button", "turn 3000"),
+    "episode/ep-2/prompt": (".token-lines", ".tok", ""),
+    "group/group-2": (".siblings", ".member .said", ""),
+}
+
+
+@pytest.fixture(scope="module")
+def long_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_long_run(tmp_path_factory.mktemp("runs"), "long")
+
+
+def scrolled(page: Page, box: str, part: float) -> None:
+    """The box is scrolled to a part of its height, until the page has drawn what is there."""
+    page.run(f"(box => {{ box.scrollTop = {part} * box.scrollHeight; }})(document.querySelector('{box}'))")
+    page.run("new Promise(done => requestAnimationFrame(() => requestAnimationFrame(() => setTimeout(done, 50))))")
+
+
+def test_of_what_is_long_only_what_is_seen_is_drawn(page: Page, long_run: Path) -> None:
+    """An answer of 100,000 tokens, 3,000 turns, a group of 300: the page holds as many nodes as a short one, wherever
+    one scrolls, and rows stand in what is seen."""
+    with watching(long_run) as (link, _, _):
+        for place, (box, row, _end) in _LONG_VIEWS.items():
+            show(page, link, f"run/long/{place}")
+            page.wait_until(f"document.querySelector('{row}')")
+            for part in (0.0, 0.3, 0.31, 0.9, 1.0, 0.5, 0.0):
+                scrolled(page, box, part)
+                nodes = page.run(_NODES)
+                assert nodes < _MOST_NODES, (place, part)
+                seen = (
+                    f"(area => [...document.querySelectorAll('{row}')].some(row => {{ const own = "
+                    "row.getBoundingClientRect(); return own.bottom > area.top && own.top < area.bottom && own.height; "
+                    f"}}))(document.querySelector('{box}').getBoundingClientRect())"
+                )
+                page.wait_until(seen)
+
+
+def test_a_long_conversation_is_walked_through(page: Page, long_run: Path) -> None:
+    """To its end by scrolling, to any turn by its link and by keys; what has the focus may be scrolled away."""
+    with watching(long_run) as (link, _, _):
+        show(page, link, "run/long/episode/ep-2/messages", "Guess a number")
+        assert "turn 3000" not in page.run("document.querySelector('.messages').innerText")
+        page.run("document.querySelector('.messages a').focus()")
+        for _ in range(4):  # rows that come into view may be higher than they were thought to be
+            scrolled(page, ".messages", 1.0)
+        page.wait_until("document.querySelector('.messages').innerText.includes('turn 3000')")
+        page.wait_until("document.activeElement.className === 'messages'")
+        turn = page.run(
+            "fetch('/api/runs/long/episodes/ep-2').then(r => r.json()).then(r => r.turns[1499].id)",
+        )
+        show(page, link, f"run/long/episode/ep-2/messages?turn={turn}", "turn 1500")
+        at = "document.querySelector('.said.now')?.getBoundingClientRect().top"
+        page.wait_until(f"{at} > 0 && {at} < innerHeight")
+        page.press("]", "]")
+        page.wait_until(f"document.querySelector('.said.now')?.innerText.includes('turn 1502') && {at} < innerHeight")
+        page.run("document.querySelector('.graph button[aria-pressed=true]').focus()")
+        page.press("End")
+        page.wait_until("document.activeElement.innerText.includes('3000')")
+        page.press("Home")
+        page.wait_until("document.activeElement.matches('.graph [aria-pressed=true]:first-child')")
+
+
+def test_what_a_long_episode_asks_for_is_bounded(page: Page, long_run: Path) -> None:
+    """A group of hundreds asks for the members that are seen, and the first tokens come in one page of 2,000."""
+    with watching(long_run) as (link, _, _):
+        page.open("about:blank")
+        page.requests.clear()
+        show(page, link, "run/long/group/group-2", "300 members")
+        page.wait_until("document.querySelectorAll('.member .said').length > 8")
+        asked = [url for url in page.requests if "/episodes/" in url]
+        assert 4 <= len(asked) <= 12
+        page.press("]")  # the best one is the last of them; the next one is the first
+        page.wait_until("location.hash.includes('base=')")
+        page.run("document.querySelector('.siblings').scrollLeft = 40000")
+        page.wait_until("document.querySelector('.siblings').innerText.includes('ep-200')")
+        assert len([url for url in page.requests if "/episodes/" in url]) <= 40
+        first = page.run(
+            "fetch('/api/runs/long/episodes/ep-1').then(r => r.json()).then(r => fetch('/api/runs/long/episodes/ep-1/"
+            "turns/' + r.turns[0].id + '/tokens?limit=2000').then(r => r.text())).then(text => text.length)"
+        )
+        assert first < 2000 * 500

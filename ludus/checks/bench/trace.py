@@ -1,6 +1,6 @@
-"""Measures the cost of tracing: episodes of an agent with a tool, stored in a run's folder, with and without traces.
+"""Measures the cost of a tracker: episodes of an agent with a tool, stored in a run's folder, with it and without.
 
-Knows: the model as in a run, a run's folder, MLflow's database.  Knows not: pairs, terminals.
+Knows: the model as in a run, a run's folder, where trackers write on this machine.  Knows not: pairs, terminals.
 
 The tracker is opened before the clock starts, as the start of its process is not part of an episode's cost. The time to
 send what is left when the clock stops is reported as `leaving_s`, and does not count as time of the episodes.
@@ -24,6 +24,7 @@ from ludus.episodes.archive import RunArchive
 from ludus.rollout.mixture import derive_seed
 from ludus.rollout.runner import EpisodeRunner, Players
 from ludus.rollout.tasks import EpisodeTask
+from ludus.runs.settings import TrackerName
 from ludus.runs.spans import span
 from ludus.runs.store import RunStore
 from ludus.runs.trackers.select import open_trackers
@@ -64,11 +65,18 @@ async def measure_trace(work: TraceWork) -> dict[str, Any]:
     """Tokens per second of the episodes, and seconds to send the remaining traces after the last of them."""
     with tempfile.TemporaryDirectory(prefix="ludus-bench-") as folder:
         chosen = [f"run_root={folder}", "name=bench"]
-        if work.traced:
-            chosen += ["trackers=mlflow", f"trackers.mlflow.tracking_uri=sqlite:///{folder}/mlruns.db"]
+        if work.tracker is not None:
+            chosen += [f"trackers={work.tracker}", *_here(work.tracker, folder)]
         config = work.config(*chosen)
         async with open_local(config) as local:
             return await _measure(work, config, local)
+
+
+def _here(tracker: TrackerName, folder: str) -> list[str]:
+    """The settings with which the tracker writes on this machine. A collector's address is given by the user."""
+    if tracker == "mlflow":
+        return [f"trackers.mlflow.tracking_uri=sqlite:///{folder}/mlruns.db"]
+    return ["trackers.wandb.mode=offline"] if tracker == "wandb" else []
 
 
 async def _measure(work: TraceWork, config: Config, local: LocalModel) -> dict[str, Any]:

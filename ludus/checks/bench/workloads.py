@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from ludus.compat.config import Config, load_config
+from ludus.runs.settings import TrackerName
 from ludus.text.chat import ChatText
 from ludus.text.tokenizer import Tokenizer
 from ludus.types import Message
@@ -126,14 +127,15 @@ class RowWork(Workload):
 
 @dataclass(frozen=True, slots=True)
 class TraceWork(Workload):
-    """Play concurrent episodes of three turns, with or without traces."""
+    """Play concurrent episodes of three turns, with or without a tracker that is sent them."""
 
     questions: tuple[str, ...] = ()
     new_tokens: int = 32
     """Tokens of each answer."""
     episodes: int = 256
     at_once: int = 32
-    traced: bool = True
+    tracker: TrackerName | None = "mlflow"
+    """None: there is none."""
 
 
 @dataclass(frozen=True, slots=True)

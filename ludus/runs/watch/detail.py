@@ -101,7 +101,9 @@ def turn_tokens(
     num_prompt = len(path) - len(turn.sampled.token_ids)
     page = range(min(offset, len(path)), min(offset + limit, len(path)))
     texts = _texts(path, page, decode)
-    trained = {} if step is None else step.of_turn(turn.id)
+    is_trained = step is not None and step.trains(turn.id)
+    places = range(max(0, page.start - num_prompt), max(0, page.stop - num_prompt))
+    trained = {} if step is None else step.of_turn(turn.id, places)
     mask = "evaluation" if episode.is_eval else None if use is None else use.mask
     left_out = frozenset(episode.left_out.get(turn.id, ()))
     tokens: list[dict[str, Any]] = []
@@ -113,7 +115,7 @@ def turn_tokens(
             continue
         numbers, kept = trained.get(place), _kept(turn, place)
         why = mask
-        if why is None and trained and numbers is None:
+        if why is None and is_trained and numbers is None:
             why = "left_out" if place in left_out else "kept_set" if kept is _UNKNOWN else "stale or too long"
         tokens.append(
             {

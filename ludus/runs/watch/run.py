@@ -11,7 +11,7 @@ import re
 import threading
 import time
 from collections import OrderedDict
-from collections.abc import Callable, Hashable, Iterable, Mapping
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
@@ -52,6 +52,8 @@ T = TypeVar("T")
 _EVAL = "eval/"
 _NUM_EPISODES, _NUM_STEPS = 8, 2
 """Episodes and steps kept in memory: a record has some megabytes, the tokens of a step some tens."""
+_MOST_VALUES = 2_000_000
+"""Numbers and messages of the episodes kept in memory, some 40 bytes each; of very long ones the newest alone is."""
 _BEGUN_IN_S, _LISTED_IN_S = 0.5, 10.0
 _POLL_S = 0.01
 _NEWEST = 400
@@ -80,8 +82,8 @@ class WatchedRun:
         self._follower = IndexFollower(folder, lambda: RunStore.look(folder, checks=False))
         self._follower.start()
         self._lock = threading.Lock()
-        self._episodes: _Newest[Episode] = _Newest(_NUM_EPISODES)
-        self._tokens: _Newest[StepTokens | None] = _Newest(_NUM_STEPS)
+        self._episodes: _Newest[Episode] = _Newest(_MOST_VALUES, _num_values)
+        self._tokens: _Newest[StepTokens | None] = _Newest(_NUM_STEPS, lambda _: 1)
         self._decode, self._looked_for_model = decode, decode is not None
         self._damage: list[str] = []
         self._is_closed = False
@@ -237,7 +239,10 @@ class WatchedRun:
         index = self._listed()
         row = episode_row(index, num) or {"id": episode_id, "num": num}
         detail = episode_detail(
-            episode, uses=self._uses(episode), decode=self.decode, turn_discount=self._turn_discount()
+            episode,
+            uses=self._uses([turn.id for turn in episode.session.turns]),
+            decode=self.decode,
+            turn_discount=self._turn_discount(),
         )
         siblings = find_siblings(index, row["group_id"]) if "group_id" in row else []
         attempts = find_attempts(index, episode.id)
@@ -245,7 +250,7 @@ class WatchedRun:
 
     def tokens(self, episode_id: str, turn_id: str, *, offset: int, limit: int) -> Json:
         episode, turn = self._turn(episode_id, turn_id)
-        use = self._uses(episode).get(turn_id)
+        use = self._uses([turn_id]).get(turn_id)
         step = None if use is None or episode.is_eval else self._step_tokens(use.step)
         return turn_tokens(episode, turn, use=use, step=step, decode=self.decode, offset=offset, limit=limit)
 
@@ -378,10 +383,10 @@ class WatchedRun:
                 return episode, turn
         raise NotThereError(f"the episode {episode_id!r} has no turn {turn_id!r}")
 
-    def _uses(self, episode: Episode) -> dict[str, TurnUse]:
+    def _uses(self, turn_ids: Sequence[str]) -> dict[str, TurnUse]:
         return {
             turn_id: TurnUse(step, advantage, mask)
-            for turn_id, step, advantage, mask in self._store.credit_of([turn.id for turn in episode.session.turns])
+            for turn_id, step, advantage, mask in self._store.credit_of(turn_ids)
         }
 
     def _step_tokens(self, step: int) -> StepTokens | None:
@@ -408,22 +413,30 @@ def _file_of(folder: Path) -> tuple[int, int] | None:
     return None
 
 
-class _Newest(dict[Hashable, T]):
-    """A cache of the most recently used values."""
+def _num_values(episode: Episode) -> int:
+    """What an episode weighs in memory; each turn holds all messages that it began with."""
+    turns = episode.session.turns
+    kept = sum(len(ids) for turn in turns for ids in turn.sampled.kept_ids or () if ids)
+    own = sum(4 * len(turn.sampled.token_ids) + len(turn.messages) for turn in turns)
+    return max(_MOST_VALUES // _NUM_EPISODES, own + kept)
 
-    def __init__(self, most: int) -> None:
+
+class _Newest(dict[Hashable, T]):
+    """A cache of the most recently used values, as far as they weigh no more than `most`; one is always kept."""
+
+    def __init__(self, most: int, weigh: Callable[[T], int]) -> None:
         super().__init__()
-        self._most, self._lock = most, threading.Lock()
-        self._order: OrderedDict[Hashable, None] = OrderedDict()
+        self._most, self._weigh, self._lock = most, weigh, threading.Lock()
+        self._weights: OrderedDict[Hashable, int] = OrderedDict()
 
     def get(self, key: Hashable, make: Callable[[], T]) -> T:  # type: ignore[override]
         with self._lock:
             if key not in self:
-                self[key] = make()
-            self._order[key] = None
-            self._order.move_to_end(key)
-            while len(self._order) > self._most:
-                del self[self._order.popitem(last=False)[0]]
+                self[key] = value = make()
+                self._weights[key] = self._weigh(value)
+            self._weights.move_to_end(key)
+            while len(self) > 1 and sum(self._weights.values()) > self._most:
+                del self[self._weights.popitem(last=False)[0]]
             return self[key]
 
 

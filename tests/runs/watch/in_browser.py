@@ -243,22 +243,57 @@ def _views(watched: Watched) -> list[tuple[str, str]]:
     ]
 
 
-def test_every_view_can_be_read_by_everybody_and_on_a_phone(watched: Watched) -> None:
-    """axe-core finds no serious fault, light or dark, and at 390 pixels nothing stands beside the screen."""
+@pytest.mark.parametrize("width", [390, 1280])
+def test_every_view_can_be_read_by_everybody_and_on_a_phone(watched: Watched, width: int) -> None:
+    """axe-core finds no serious fault, light or dark, and nothing stands beside the screen, of 390 pixels either."""
     assert AXE.exists(), "axe-core is not here: `make machine` fetches it"
     page = watched.page
     watched.show("", "first")
     page.run(f"{AXE.read_text('utf-8')}; undefined")
-    page.resize(390, 844)
+    page.resize(width, 844)
     for place, text in _views(watched):
         page.run(f"location.hash = {json.dumps('#/' + place)}")
         page.wait_for(text)
-        assert page.run("document.documentElement.scrollWidth") <= 390, place
+        assert page.run("document.documentElement.scrollWidth") <= width, place
         for scheme, rules in (("light", ""), ("dark", "{runOnly: ['color-contrast']}")):
             page.prefer(scheme)
             page.wait_until(f"document.documentElement.dataset.theme === '{scheme}'")
             found = page.run(f"axe.run({rules}).then({_FAULTS})")
             assert [fault for fault in found if fault[0] in ("serious", "critical")] == [], (place, scheme)
+
+
+def test_on_a_phone_an_episode_is_found_and_a_token_read(watched: Watched) -> None:
+    """With taps alone: the run, its failed episodes, one of them, a token with all its numbers, the other members of
+    its group; nothing stands beside the screen."""
+    page, phone = watched.page, 390
+    page.resize(phone, 844)
+    watched.show("", "first")
+
+    def fits() -> None:
+        assert page.run("document.documentElement.scrollWidth") <= phone, page.address
+
+    page.click("first")
+    page.wait_for("Curves")
+    fits()
+    page.click("Episodes")
+    page.wait_until("document.querySelector('.row .outcome')")
+    page.click_on(".outcomes button:has([title=failed])")
+    page.wait_until("location.hash.includes('outcome=failed')")
+    page.wait_for("the agent raised ValueError")
+    fits()
+    page.click_on(".row")
+    page.wait_for("the agent raised ValueError", "Turns")
+    fits()
+    page.click("Tokens")
+    page.wait_until("document.querySelectorAll('.tok.sampled').length > 1")
+    page.click_on(".tok.sampled")
+    page.wait_for("sampled logprob")
+    assert page.run("document.querySelector('.token-details').getBoundingClientRect().width") > phone / 2
+    fits()
+    _axe(page, "a token on a phone")
+    page.click("side by side")
+    page.wait_until("document.querySelectorAll('.member .said').length")
+    fits()
 
 
 def answer_anew(page: Page, model: str, *, num: int) -> None:

@@ -12,10 +12,10 @@ export interface Line {
 /** From the first turn to this one, along the tokens: each continues those before. */
 export function chain(episode: Episode, turn: Turn): Turn[] {
   const of = new Map(episode.turns.map((each) => [each.id, each]));
-  const found: Turn[] = [];
-  for (let at: Turn | undefined = turn; at && !found.includes(at); at = at.prefix ? of.get(at.prefix) : undefined)
-    found.unshift(at);
-  return found;
+  const found = new Set<Turn>();
+  for (let at: Turn | undefined = turn; at && !found.has(at); at = at.prefix ? of.get(at.prefix) : undefined)
+    found.add(at);
+  return [...found].reverse();
 }
 
 export function conversation(turns: Turn[]): Line[] {

@@ -1,12 +1,15 @@
-/** The turns of an episode as a tree: one row a turn, forks to the side, with their reason. */
-import { useRef } from "preact/hooks";
-import { graph } from "../data/turns";
+/** The turns of an episode as a tree: one row a turn, forks to the side, with their reason. Those that are seen are drawn. */
+import { useLayoutEffect, useMemo, useRef } from "preact/hooks";
+import { bringInto, usePrinting, useSeen } from "./seen";
+import { graph, type GraphRow } from "../data/turns";
 import type { Episode, Turn } from "../data/types";
 import { count, reasonText, signed } from "../format";
 import { keyOf } from "../keys";
 
 const ROW = 30;
 const LANE = 14;
+const MOST_LANES = 10; // those after them are beside the picture
+const AROUND = 8; // rows before and after those that are seen
 
 const x = (lane: number) => 10 + lane * LANE;
 const y = (row: number) => row * ROW + ROW / 2;
@@ -38,15 +41,32 @@ export function TurnGraph({
   current: Turn;
   onTurn: (turn: Turn) => void;
 }) {
-  const { rows, lanes } = graph(episode);
+  const { rows, lanes } = useMemo(() => graph(episode), [episode]);
   const list = useRef<HTMLDivElement>(null);
-  const width = Math.min(10, lanes) * LANE + 8;
+  const wantsFocus = useRef(false);
+  const seen = useSeen(list);
+  const isPrinted = usePrinting();
+  const first = isPrinted ? 0 : Math.max(0, Math.floor(seen.top / ROW) - AROUND);
+  const last = isPrinted ? rows.length - 1 : Math.min(rows.length - 1, Math.ceil(seen.bottom / ROW) + AROUND);
+  const drawn = rows.slice(first, last + 1);
+  const width = Math.min(MOST_LANES, lanes) * LANE + 8;
   const at = rows.findIndex((row) => row.turn === current);
+  useLayoutEffect(() => bringInto(list.current!, at * ROW, (at + 1) * ROW), [current]);
+  useLayoutEffect(() => {
+    const row = wantsFocus.current && list.current!.querySelector<HTMLElement>("button[aria-pressed=true]");
+    if (!row) return;
+    row.focus({ preventScroll: true });
+    wantsFocus.current = false; // else the row is drawn when it has been scrolled to
+  });
   const move = (to: number) => {
-    const row = rows[Math.max(0, Math.min(rows.length - 1, to))]!;
-    onTurn(row.turn);
-    list.current!.querySelectorAll<HTMLElement>("button")[rows.indexOf(row)]?.focus();
+    const { turn } = rows[Math.max(0, Math.min(rows.length - 1, to))]!;
+    wantsFocus.current = turn !== current;
+    onTurn(turn);
   };
+  const stop = at >= first && at <= last ? at : first; // for Tab, which finds only what is drawn
+  /** Whether an edge crosses what is drawn; those to lanes that are not seen are short, or not seen. */
+  const crosses = (from: GraphRow["prefix"], to: number, lane: number) =>
+    from !== null && to >= first && (lane < MOST_LANES ? from.row <= last : to <= last);
   return (
     <div
       class="graph"
@@ -62,18 +82,27 @@ export function TurnGraph({
         move(at + by);
       }}
     >
-      <svg width={width} height={rows.length * ROW} aria-hidden="true">
-        {rows.map((row, index) => (
-          <g key={row.turn.id}>
-            {row.follows && <Edge from={row.follows} to={{ row: index, lane: row.lane }} kind="follows" />}
-            {row.prefix && <Edge from={row.prefix} to={{ row: index, lane: row.lane }} kind="prefix" />}
-          </g>
-        ))}
-        {rows.map((row, index) => (
+      <svg
+        width={width}
+        height={drawn.length * ROW}
+        viewBox={`0 ${first * ROW} ${width} ${drawn.length * ROW}`}
+        style={{ marginTop: `${first * ROW}px` }}
+        aria-hidden="true"
+      >
+        {rows.map(
+          ({ turn, lane, follows, prefix }, index) =>
+            (crosses(follows, index, lane) || crosses(prefix, index, lane)) && (
+              <g key={turn.id}>
+                {follows && <Edge from={follows} to={{ row: index, lane }} kind="follows" />}
+                {prefix && <Edge from={prefix} to={{ row: index, lane }} kind="prefix" />}
+              </g>
+            ),
+        )}
+        {drawn.map((row, index) => (
           <circle
             key={row.turn.id}
             cx={x(row.lane)}
-            cy={y(index)}
+            cy={y(first + index)}
             r={row.turn === current ? 5.5 : 4}
             class={
               (row.turn.mask ? "masked" : "") + (row.turn.fork ? " fork" : "") + (row.turn === current ? " now" : "")
@@ -81,14 +110,14 @@ export function TurnGraph({
           />
         ))}
       </svg>
-      <div class="rows">
-        {rows.map((row) => (
+      <div class="rows" style={{ paddingTop: `${first * ROW}px`, height: `${rows.length * ROW}px` }}>
+        {drawn.map((row, index) => (
           <button
             type="button"
             key={row.turn.id}
             style={{ height: `${ROW}px` }}
             aria-pressed={row.turn === current}
-            tabIndex={row.turn === current ? 0 : -1}
+            tabIndex={first + index === stop ? 0 : -1}
             onClick={() => onTurn(row.turn)}
           >
             <b class="num">

@@ -3,29 +3,14 @@ import type { ComponentChildren } from "preact";
 import { useEffect, useLayoutEffect, useRef, useState } from "preact/hooks";
 import { count as amount } from "../format";
 import { keyOf, useKeys } from "../keys";
-
-const MOST_PRINTED = 200; // rows on paper, four pages
-
-/** Whether the page is being put on paper, where nothing scrolls. */
-function usePrinting(): boolean {
-  const [is, setIs] = useState(false);
-  useEffect(() => {
-    const [begin, end] = [() => setIs(true), () => setIs(false)];
-    addEventListener("beforeprint", begin);
-    addEventListener("afterprint", end);
-    return () => {
-      removeEventListener("beforeprint", begin);
-      removeEventListener("afterprint", end);
-    };
-  }, []);
-  return is;
-}
+import { MOST_PRINTED, usePrinting } from "./seen";
 
 export function VirtualList(props: {
   label: string;
   count: number;
   rowHeight: number;
   class?: string;
+  style?: { height: string };
   /** The row that has the focus, or would have. */
   current: number;
   onCurrent: (index: number) => void;
@@ -106,6 +91,7 @@ export function VirtualList(props: {
     <div
       ref={box}
       class={"virtual " + (props.class ?? "")}
+      style={props.style}
       onScroll={(event) => setTop(event.currentTarget.scrollTop)}
       tabIndex={-1}
       onKeyDown={(event) => {

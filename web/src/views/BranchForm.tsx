@@ -1,7 +1,8 @@
 /** Go back to a turn, change what was said, and sample again from there. */
 import { useState } from "preact/hooks";
-import { MessageText } from "./Messages";
+import { heightOf, MessageText } from "./Messages";
 import { Empty, Missing, Panel } from "../parts/Basics";
+import { Flow } from "../parts/Flow";
 import { newestModel, post, route, useGet } from "../data/source";
 import type { Branch, Episode, Message, Run } from "../data/types";
 import { plural } from "../format";
@@ -85,11 +86,16 @@ function Form({ run, episode, turn: turnId, query }: { run: Run; episode: Episod
     <form class="two branch-form" onSubmit={send}>
       <Panel title="What the model is told" side="choose a message to change it">
         <Missing of={told} what="the messages before this turn" />
-        <ol class="editable">
-          {before.map((message, at) => (
-            <li key={at} class={"said " + message.role + (at === edited ? " now" : "")}>
+        <Flow
+          class="editable"
+          count={before.length}
+          of={[told.data, edited, text]}
+          guess={(at, width) => heightOf(before[at]!, width > 640 ? width - 136 : width)}
+          classOf={(at) => "said " + before[at]!.role + (at === edited ? " now" : "")}
+          row={(at) => (
+            <>
               <div class="who">
-                <b>{message.role}</b>
+                <b>{before[at]!.role}</b>
                 <button
                   type="button"
                   class="plain"
@@ -109,12 +115,12 @@ function Form({ run, episode, turn: turnId, query }: { run: Run; episode: Episod
                     onInput={(event) => setText(event.currentTarget.value)}
                   />
                 ) : (
-                  <MessageText message={message} />
+                  <MessageText message={before[at]!} />
                 )}
               </div>
-            </li>
-          ))}
-        </ol>
+            </>
+          )}
+        />
       </Panel>
       <div class="stack">
         <Panel title="Sample again">

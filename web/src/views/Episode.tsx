@@ -1,5 +1,5 @@
 /** One episode: its tree, and for the chosen turn the conversation, the time line, the prompt or the tokens. */
-import { useEffect } from "preact/hooks";
+import { useEffect, useMemo } from "preact/hooks";
 import { Messages } from "./Messages";
 import { Prompt, Tokens } from "./Tokens";
 import { Empty, Figure, Missing, Outcome, Panel, Tree } from "../parts/Basics";
@@ -8,9 +8,11 @@ import { TurnGraph } from "../parts/TurnGraph";
 import { holds, route, useGet } from "../data/source";
 import { leaves } from "../data/turns";
 import type { Episode, Run, Turn } from "../data/types";
-import { ago, count, num, reasonText, seconds, signed } from "../format";
+import { ago, count, num, plural, reasonText, seconds, signed } from "../format";
 import { useKeys } from "../keys";
 import { go, links, setQuery, type Query } from "../router";
+
+const MOST_OTHERS = 40; // siblings, or attempts, that are shown beside each other
 
 const tabs = [
   ["messages", "Messages", "m"],
@@ -34,8 +36,10 @@ export function EpisodeView({
   const episode = answer.data;
   const place = tabs.some(([name]) => name === tab) ? tab : "messages";
   const toTab = (to: string) => links.episode(run.id, id, to, query);
-  const turns = [...(episode?.turns ?? [])].sort((a, b) => a.number - b.number);
-  const turn = turns.find((each) => each.id === query.turn) ?? (episode && leaves(episode).at(-1)) ?? turns.at(-1);
+  const turns = useMemo(() => [...(episode?.turns ?? [])].sort((a, b) => a.number - b.number), [episode]);
+  const last = useMemo(() => episode && leaves(episode).at(-1), [episode]);
+  const chosen = turns.find((each) => each.id === query.turn);
+  const turn = chosen ?? last ?? turns.at(-1);
   const choose = (to: Turn | undefined) => to && setQuery({ turn: to.id, i: "" });
   const sibling = (by: number) => {
     const all = episode?.siblings ?? [];
@@ -80,7 +84,7 @@ export function EpisodeView({
               ))}
             </nav>
             <TurnFigures turn={turn} />
-            {place === "messages" && <Messages run={run} episode={episode} turn={turn} />}
+            {place === "messages" && <Messages run={run} episode={episode} turn={turn} isChosen={!!chosen} />}
             {place === "time" && <TimeLine episode={episode} current={turn} onTurn={choose} />}
             {place === "prompt" && (
               <Prompt run={run} episode={id} turn={turn} step={episode.step} query={query} key={turn.id} />
@@ -140,12 +144,15 @@ function Others(props: {
 }) {
   const { of = [], current } = props;
   if (of.length < 2) return null;
+  const at = of.findIndex((each) => each.id === current);
+  const from = Math.max(0, Math.min(at - MOST_OTHERS / 2, of.length - MOST_OTHERS));
+  const near = of.slice(from, from + MOST_OTHERS);
   const isHere = (id: string) => holds(route(["runs", props.run.id, "episodes", id]));
   return (
     <div class="figure siblings-strip">
       <dt>{props.title}</dt>
       <dd>
-        {of.map((each) => (
+        {near.map((each) => (
           <a
             key={each.id}
             href={isHere(each.id) ? links.episode(props.run.id, each.id, props.tab, { by: props.by }) : undefined}
@@ -156,6 +163,7 @@ function Others(props: {
             {num(each.reward, 2)}
           </a>
         ))}
+        {of.length > near.length && <small>{plural(of.length - near.length, "more", "more")}</small>}
       </dd>
     </div>
   );

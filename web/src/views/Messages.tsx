@@ -1,7 +1,9 @@
 /** The conversation that leads to a turn, as the agent saw it. */
 import type { ComponentChildren } from "preact";
+import { useMemo } from "preact/hooks";
 import { differences } from "../data/diff";
-import { chain, conversation } from "../data/turns";
+import { chain, conversation, type Line } from "../data/turns";
+import { Flow } from "../parts/Flow";
 import type { Episode, Message, Run, Turn } from "../data/types";
 import { links } from "../router";
 
@@ -15,14 +17,56 @@ function pretty(text: string): string {
   }
 }
 
+const PIECE = 4000; // characters: half of what a browser lays out at once
+
+/** Parts of a long text, of which a browser lays out those that are seen. They end with a line, if there are lines. */
+function pieces(text: string): string[] {
+  const found: string[] = [];
+  for (let from = 0, end = 0; from < text.length; from = end) {
+    const most = from + 2 * PIECE;
+    const line = text.lastIndexOf("\n", most - 1);
+    const space = text.lastIndexOf(" ", most - 1);
+    end = text.length <= most ? text.length : line > from ? line + 1 : space > from ? space + 1 : most;
+    found.push(text.slice(from, end));
+  }
+  return found;
+}
+
+function Long({ text }: { text: string }) {
+  if (text.length <= 2 * PIECE) return <>{text}</>;
+  return (
+    <>
+      {pieces(text).map((piece, at) => (
+        <span class="piece" key={at}>
+          {piece}
+        </span>
+      ))}
+    </>
+  );
+}
+
+const textOf = (message: Message) =>
+  [message.reasoning, message.content, ...(message.tool_calls ?? []).map((call) => pretty(call.arguments))]
+    .filter(Boolean)
+    .join("\n");
+
+/** About how many pixels a message takes, which is set in a column of that width. */
+export function heightOf(message: Message, width: number): number {
+  const columns = Math.max(20, Math.min(96, width / 7));
+  const lines = textOf(message)
+    .split("\n")
+    .reduce((sum, line) => sum + Math.max(1, Math.ceil(line.length / columns)), 0);
+  return 20 + 19 * lines;
+}
+
 /** `beside`: another message; what this one has and that has not is marked. */
 export function MessageText({ message, beside }: { message: Message; beside?: Message }) {
   const show = (text: string, other: string | null | undefined): ComponentChildren =>
-    beside
-      ? differences(text, other ?? "").map((piece, at) =>
-          piece.same ? piece.text : <mark key={at}>{piece.text}</mark>,
-        )
-      : text;
+    beside ? (
+      differences(text, other ?? "").map((piece, at) => (piece.same ? piece.text : <mark key={at}>{piece.text}</mark>))
+    ) : (
+      <Long text={text} />
+    );
   const calls = message.tool_calls ?? [];
   return (
     <>
@@ -44,11 +88,13 @@ export function MessageText({ message, beside }: { message: Message; beside?: Me
   );
 }
 
-export function Messages({ run, episode, turn }: { run: Run; episode: Episode; turn: Turn }) {
-  const turns = chain(episode, turn);
+/** isChosen: somebody went to this very turn, so that it is scrolled to. */
+export function Messages(props: { run: Run; episode: Episode; turn: Turn; isChosen: boolean }) {
+  const { run, episode, turn } = props;
+  const lines = useMemo(() => conversation(chain(episode, turn)), [episode, turn]);
   const tools = (turn.tools ?? []).map((tool) => (typeof tool === "string" ? tool : tool.name));
   return (
-    <div class="messages">
+    <div class="messages" tabIndex={0} role="region" aria-label="Messages">
       {tools.length > 0 && (
         <p class="offered faint">
           Tools offered:{" "}
@@ -57,29 +103,39 @@ export function Messages({ run, episode, turn }: { run: Run; episode: Episode; t
           ))}
         </p>
       )}
-      <ol>
-        {conversation(turns).map((line) => (
-          <li
-            key={line.key}
-            class={"said " + (line.isReply ? "reply" : line.message.role) + (line.turn === turn ? " now" : "")}
-          >
-            <div class="who">
-              <b>{line.message.name && line.message.role !== "tool" ? line.message.name : line.message.role}</b>
-              {line.message.role === "tool" && line.message.name && <code>{line.message.name}</code>}
-              <small>turn {line.turn.number}</small>
-              {line.isReply && (
-                <span class="links">
-                  <a href={links.episode(run.id, episode.id, "tokens", { turn: line.turn.id })}>tokens</a>
-                  {run.can_sample && <a href={links.branch(run.id, episode.id, line.turn.id)}>go back here</a>}
-                </span>
-              )}
-            </div>
-            <div class="what">
-              <MessageText message={line.message} />
-            </div>
-          </li>
-        ))}
-      </ol>
+      <Flow
+        count={lines.length}
+        of={[lines, run.can_sample]}
+        guess={(at, width) => heightOf(lines[at]!.message, width > 640 ? width - 136 : width)}
+        goTo={props.isChosen ? lines.findIndex((line) => line.turn === turn) : undefined}
+        classOf={(at) => {
+          const line = lines[at]!;
+          return "said " + (line.isReply ? "reply" : line.message.role) + (line.turn === turn ? " now" : "");
+        }}
+        row={(at) => <Said run={run} episode={episode.id} line={lines[at]!} />}
+      />
     </div>
+  );
+}
+
+function Said({ run, episode, line }: { run: Run; episode: string; line: Line }) {
+  const { message, turn } = line;
+  return (
+    <>
+      <div class="who">
+        <b>{message.name && message.role !== "tool" ? message.name : message.role}</b>
+        {message.role === "tool" && message.name && <code>{message.name}</code>}
+        <small>turn {turn.number}</small>
+        {line.isReply && (
+          <span class="links">
+            <a href={links.episode(run.id, episode, "tokens", { turn: turn.id })}>tokens</a>
+            {run.can_sample && <a href={links.branch(run.id, episode, turn.id)}>go back here</a>}
+          </span>
+        )}
+      </div>
+      <div class="what">
+        <MessageText message={message} />
+      </div>
+    </>
   );
 }

@@ -1,6 +1,7 @@
 /** One step: its groups with the rewards of their members, its numbers, and its loss beside the sum over its tokens. */
-import { useState } from "preact/hooks";
+import { useMemo, useState } from "preact/hooks";
 import { Empty, Figure, Missing, Panel, Tree } from "../parts/Basics";
+import { VirtualList } from "../parts/VirtualList";
 import { outcomeColour, variable } from "../colour";
 import { get, holds, route, useGet } from "../data/source";
 import type { Episode, EpisodeRow, EpisodesPage, GroupRow, Run, StepPage, TokensPage } from "../data/types";
@@ -10,6 +11,9 @@ import { go, links } from "../router";
 
 const TOKENS_AT_ONCE = 5000;
 const MOST_EPISODES = 1000;
+const GROUP_ROW = 27;
+const MOST_GROUPS = 20; // that are seen at once
+const MOST_BESIDE = 12; // marks of one reward
 
 /** Adds up the loss of every token of these episodes that this page can see, as its own views would show them. */
 async function addUp(
@@ -193,62 +197,79 @@ function Apart({ by }: { by: number | null }) {
 }
 
 function Groups({ run, groups, rows }: { run: string; groups: GroupRow[]; rows: EpisodeRow[] }) {
-  const of = new Map(rows.map((row) => [row.id, row]));
+  const of = useMemo(() => new Map(rows.map((row) => [row.id, row])), [rows]);
+  const [current, setCurrent] = useState(0);
   const rewards = rows.map((row) => row.reward).filter((value): value is number => value !== null);
-  const [least, most] = [Math.min(0, ...rewards), Math.max(1, ...rewards)];
-  const middle = (least + most) / 2;
-  const near = (a: number | null | undefined, b: number) =>
-    typeof a === "number" && Math.abs(a - b) < (most - least) / 100;
-  const x = (reward: number) => `${4 + (92 * (reward - least)) / (most - least)}%`;
+  const least = rewards.reduce((found, value) => Math.min(found, value), 0);
+  const most = rewards.reduce((found, value) => Math.max(found, value), 1);
   return (
-    <div class="scroll" tabIndex={0} role="region" aria-label="Groups">
-      <table class="table groups">
-        <thead>
-          <tr>
-            <th>Task</th>
-            <th class="num">Members</th>
-            <th class="num">Mean</th>
-            <th class="num">Std</th>
-            <th class="strip">
-              <span>{num(least)}</span>
-              <span>{num(most)}</span>
-            </th>
-          </tr>
-        </thead>
-        <tbody>
-          {groups.map((group) => (
-            <tr key={group.id} class={group.flat ? "flat" : ""}>
-              <td>
-                <a href={links.group(run, group.id)}>{group.task_id ?? group.id}</a>
-                {group.flat && <small title="All members have one reward: nothing to learn from"> flat</small>}
-              </td>
-              <td class="num">{group.num_members}</td>
-              <td class="num">{num(group.reward_mean)}</td>
-              <td class="num">{num(group.reward_std)}</td>
-              <td class="strip">
-                {group.episodes.map((id, at) => {
-                  const row = of.get(id);
-                  if (!row || row.reward === null) return null;
-                  const place = x(row.reward);
-                  const beside = group.episodes
-                    .slice(0, at)
-                    .filter((other) => near(of.get(other)?.reward, row.reward!)).length;
-                  return (
-                    <i
-                      key={id}
-                      style={{
-                        left: `calc(${place} + ${(row.reward > middle ? -7 : 7) * beside}px)`,
-                        background: variable(outcomeColour[row.outcome] ?? "quiet"),
-                      }}
-                      title={`${id}: ${num(row.reward)}, ${row.outcome}`}
-                    />
-                  );
-                })}
-              </td>
-            </tr>
-          ))}
-        </tbody>
-      </table>
+    <div class="grid-table groups">
+      <div class="head" aria-hidden="true">
+        <span>Task</span>
+        <span class="num">Members</span>
+        <span class="num">Mean</span>
+        <span class="num">Std</span>
+        <span class="ends">
+          <i>{num(least)}</i>
+          <i>{num(most)}</i>
+        </span>
+      </div>
+      <VirtualList
+        label="Groups"
+        count={groups.length}
+        rowHeight={GROUP_ROW}
+        style={{ height: `${Math.min(MOST_GROUPS, groups.length) * GROUP_ROW}px` }}
+        current={current}
+        onCurrent={setCurrent}
+        row={(index, focus) => {
+          const group = groups[index]!;
+          return (
+            <a class={"row" + (group.flat ? " flat" : "")} href={links.group(run, group.id)} {...focus}>
+              <span class="task" title={group.flat ? "All members have one reward: nothing to learn from" : undefined}>
+                {group.task_id ?? group.id}
+                {group.flat && <small> flat</small>}
+              </span>
+              <span class="num">
+                {group.num_members}
+                <span class="unseen"> members, mean </span>
+              </span>
+              <span class="num">{num(group.reward_mean)}</span>
+              <span class="num">
+                <span class="unseen">, std </span>
+                {num(group.reward_std)}
+              </span>
+              <Rewards of={group.episodes.flatMap((id) => of.get(id) ?? [])} least={least} most={most} />
+            </a>
+          );
+        }}
+      />
     </div>
+  );
+}
+
+/** A mark for each member at its reward; those of one reward stand beside each other, as far as there is room. */
+function Rewards({ of, least, most }: { of: EpisodeRow[]; least: number; most: number }) {
+  const beside = new Map<number, number>(); // marks by hundredth of the range
+  return (
+    <span class="strip" aria-hidden="true">
+      {of.map((row) => {
+        if (row.reward === null) return null;
+        const part = (row.reward - least) / (most - least);
+        const place = Math.round(100 * part);
+        const number = beside.get(place) ?? 0;
+        beside.set(place, number + 1);
+        if (number >= MOST_BESIDE) return null;
+        return (
+          <i
+            key={row.id}
+            style={{
+              left: `calc(${4 + 92 * part}% + ${(part > 0.5 ? -7 : 7) * number}px)`,
+              background: variable(outcomeColour[row.outcome] ?? "quiet"),
+            }}
+            title={`${row.id}: ${num(row.reward)}, ${row.outcome}`}
+          />
+        );
+      })}
+    </span>
   );
 }
