@@ -340,8 +340,14 @@ def trace(
     """
     questions, _ = sums(0)
     folder = folder_of(model, overrides)
-    settings = tuple(overrides or ())
-    work = TraceWork(str(folder), settings, questions, new_tokens=new_tokens, episodes=episodes, tracker=tracker)
+    work = TraceWork(
+        str(folder),
+        tuple(overrides or ()),
+        questions=questions,
+        new_tokens=new_tokens,
+        episodes=episodes,
+        tracker=tracker,
+    )
     plain = our_runner("trace", replace(work, tracker=None), f"without {tracker}")
     compare("trace", work, plain, pairs, as_json)
 

@@ -65,7 +65,7 @@ def _is_empty(data: Mapping[str, Any], name: str) -> bool:
     below: Any = data
     for part in name.split("."):
         below = below.get(part) if isinstance(below, Mapping) else None
-    return below == {}
+    return isinstance(below, Mapping) and not below
 
 
 def _is_open(value: Any) -> bool:

@@ -214,7 +214,8 @@ class ToolAgentLoop(AgentLoopBase):
         names = accepted(self._call_tool)
         if names is None or "agent_data" in names:
             return await self._call_tool(call, data.tools_kwargs, agent_data=data)
-        return await self._call_tool(*(call, data.tools_kwargs, data)[: len(names)])
+        given: tuple[Any, ...] = (call, data.tools_kwargs, data)
+        return await self._call_tool(*given[: len(names)])
 
     def _goes_on_with_messages(self, data: AgentData) -> bool:
         """Whether the model is asked with messages. Then `prompt_ids` are what the recorder makes of them, also where
