@@ -106,12 +106,14 @@ BEYOND_SEAMS = {
             "runs.interactions runs.journal runs.plot runs.spans runs.store runs.trackers.select trainer.*"
         ),
         "engines and servers that are scripted": "engines.scripted episodes.recorder processes.notifier",
-        "runs are processes, which things happen to": "processes.end_with_parent processes.program",
+        "runs are processes, which things happen to": "processes.end_with_parent processes.ended processes.program",
         "the doctor looks at templates, parsers and tokens": "text.*",
         "and at the machine, as the parts that compute see it": (
             "kernels.build models.device models.dtype models.threads"
         ),
-        "how long and how much": "loop.memory loop.observer runs.metrics",
+        "how long and how much, and figures that outlive a broken-off run": (
+            "loop.memory loop.observer processes.files runs.metrics"
+        ),
         "what a run that was ended has saved": "loop.checkpoint loop.interrupt runs.folder",
     },
     "cli": {

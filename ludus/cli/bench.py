@@ -390,7 +390,7 @@ def overlap(
                 printed[value].append(our_runner("overlap", work).run())
     base = printed[values[0]]
     rows = [row for results in printed.values() for row in rows_of(BENCHES["overlap"], Measured(results, base))]
-    finish({"bench": "overlap", "rows": rows}, _headers("overlap", "ludus", f"{values[0]} ahead"), as_json)
+    finish({"bench": "overlap", "rows": rows}, columns("overlap", "ludus", f"{values[0]} ahead"), as_json)
 
 
 def _folder(model: str, overrides: Sequence[str] | None) -> Path:
@@ -412,10 +412,10 @@ def _compare(
     with counting(bench, pairs * (1 if peer is None else 2)) as bar:
         measured = run_pairs(ours, peer, pairs=pairs, on_start=bar.begin)
     body = {**result(bench, BENCHES[bench], measured), **more}
-    finish(body, _headers(bench, ours.name, "" if peer is None else peer.name), as_json)
+    finish(body, columns(bench, ours.name, "" if peer is None else peer.name), as_json)
 
 
-def _headers(bench: str, ours: str, peer: str) -> dict[str, str]:
+def columns(bench: str, ours: str, peer: str) -> dict[str, str]:
     """The columns of a comparison: both sides, their ratio, our share of the ceiling, and additional figures."""
     record = BENCHES[bench]
     sides = {"ours": f"{ours} {record.unit}".rstrip(), "peer": f"{peer} {record.unit}".rstrip()}

@@ -28,7 +28,9 @@ if TYPE_CHECKING:
 
 PEERS_FOLDER = Path(".peers")
 """Environments of the peers, made by bench/peers.sh."""
-_SCRIPTS = Path(__file__).parents[3] / "bench" / "peers"
+CHECKOUT = Path(__file__).parents[3]
+"""Where peers' scripts, shapes and tests are, which are no part of an installed package."""
+_SCRIPTS = CHECKOUT / "bench" / "peers"
 
 
 def our_runner(bench: str, work: DataclassInstance, name: str = "ludus") -> Runner:
