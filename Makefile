@@ -15,6 +15,7 @@
 #   make test-card-env   every test in an environment as on machines with cards: Python 3.12, torch 2.11, transformers 5.17
 #   make test-matrix     what depends on transformers, with the oldest and the newest that may be installed
 #   make test-gpu   what runs on a CUDA card, held against the processor; `make test-gpu LIST=yes` only lists it
+#   make gpu-kit    pack what a machine with a card and no network lacks, in folders of at most KIT_MB megabytes
 #   make test-slurm      runs in a real Slurm of one node, which is installed here: CONSENT=yes says that you agree
 #   make test-builds     the kernels as other processors and compilers get them, and with sanitizers: g++ and clang++ must be there
 #   make wheels  a wheel for x86-64 and one for aarch64, in build/wheels, with the kernels compiled: their users need no compiler
@@ -57,7 +58,7 @@ export PYTHONDONTWRITEBYTECODE :=
 # Frameworks that do not install together with ours: each gets the environment that its requirements.txt locks.
 FRAMEWORKS := $(patsubst tests/%/requirements.txt,.%/.ready,$(wildcard tests/frameworks/*/requirements.txt))
 
-.PHONY: docs check-docs web check-web attack release audit chaos demo test test-gpu test-triton test-card-env test-matrix test-all test-core machine test-launch test-builds wheels test-browser test-frameworks test-engines test-oracles test-trackio test-slurm fuzz public-names server-fields setup lint check bench clean
+.PHONY: docs check-docs web check-web attack release audit chaos demo test test-gpu gpu-kit test-triton test-card-env test-matrix test-all test-core machine test-launch test-builds wheels test-browser test-frameworks test-engines test-oracles test-trackio test-slurm fuzz public-names server-fields setup lint check bench clean
 
 demo: $(READY)
 	$(BIN)/ludus models get smollm2-135m
@@ -217,6 +218,11 @@ else
 	$(BIN)/python -c 'import sys, torch; torch.cuda.is_available() or sys.exit("no card: torch finds none here")'
 	$(PYTEST) -o 'python_files=on_card.py' tests/gpu
 endif
+
+# What `ludus bench gpu` needs where there is no network: docs/checks-bench.md. Folders travel one by one.
+KIT_MB ?= 40
+gpu-kit: $(READY)
+	$(BIN)/python bench/kit/fill.py --mb $(KIT_MB) build/gpu-kit
 
 test-oracles: $(READY)
 	PYTHON=$(PYTHON) bench/peers.sh $(PEERS) verl
