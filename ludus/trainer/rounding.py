@@ -37,7 +37,7 @@ class Rounding:
     """The rounding of a run's master weights."""
 
     def __init__(self, name: RoundingName, seed: int, device: torch.device) -> None:
-        """seed: the run's.  device: of masters and weights."""
+        """seed: the run's.  device: of the weights."""
         self.name = name
         self.seed = seed
         self._native: NativeRounding | None = None
@@ -52,6 +52,7 @@ class Rounding:
     def copy(self, master: Tensor, into: Tensor, *, name: str, first: int = 0) -> None:
         """Write fp32 numbers into a tensor of the same shape, rounded if its type is smaller.
 
+        master: perhaps in the host's memory while `into` is on a card, which then rounds one part after the other.
         name: of the weight.  first: index in the weight of the first number.
         """
         assert master.dtype == torch.float32 and master.shape == into.shape, "masters are fp32, and shaped as weights"
@@ -68,12 +69,13 @@ class Rounding:
             self._native(master, into, first=first, key=key)
             return
         how = _ROUNDINGS[into.dtype]
-        flat = master.reshape(-1)
-        rounded = [
-            how(part, mixed_bits(len(part), first + number * _CHUNK, key, master.device)).to(into.dtype)
-            for number, part in enumerate(torch.split(flat, _CHUNK))
-        ]
-        into.copy_(torch.cat(rounded).view(master.shape) if rounded else flat.view(master.shape))
+        whole = into if into.is_contiguous() else torch.empty(into.shape, dtype=into.dtype, device=into.device)
+        places = torch.split(whole.view(-1), _CHUNK)
+        for number, (part, place) in enumerate(zip(torch.split(master.reshape(-1), _CHUNK), places, strict=True)):
+            moved = part.to(into.device, non_blocking=True)
+            place.copy_(how(moved, mixed_bits(len(part), first + number * _CHUNK, key, into.device)))
+        if whole is not into:
+            into.copy_(whole)
 
 
 def round_up_above(exact: Tensor, thresholds: Tensor) -> Tensor:

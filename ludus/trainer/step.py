@@ -128,7 +128,9 @@ class ModelTrainer:
         if isinstance(critic, CriticSettings):
             shared = SharedCritic(model, critic, self._forward, self.ranks)
         beside = {} if shared is None else {HEAD_NAME: shared.parameter}
-        self.optimizer = MasterOptimizer({**model.trainable, **beside}, settings.optimizer, rounding, self.ranks)
+        in_host = settings.offload == "optimizer"
+        trained = {**model.trainable, **beside}
+        self.optimizer = MasterOptimizer(trained, settings.optimizer, rounding, self.ranks, in_host=in_host)
         is_whole = model.gathering is None
         heads = (name for name, each in model.trainable.items() if is_whole and each is model.head_weight)
         self._backward = Backward(

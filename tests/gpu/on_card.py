@@ -293,6 +293,20 @@ def test_a_trainer_that_leaves_the_card_between_batches_learns_the_same(
     assert all(torch.equal(ends[0][name], ends[1][name]) for name in ends[0])
 
 
+@pytest.mark.parametrize("moments", ["fp32", "bf16"])
+def test_an_optimizer_in_the_hosts_memory_learns_the_same(moments: str, tiny_models: Callable[[str], Path]) -> None:
+    """To the bit: masters and moments pass through the card, and lie in pinned memory."""
+    ends = []
+    for offload in ("none", "optimizer"):
+        how = {"model": {"dtype": "bfloat16"}, "optimizer": {"moments": moments}, "offload": offload}
+        trainer = make_trainer(tiny_models("llama"), "cuda", **how)
+        ends.append(moved(trainer))
+        kept = [*trainer.optimizer.masters.values()]
+        kept += [own["exp_avg"] for own in trainer.optimizer.state()["moments"].values()]
+        assert all(each.is_pinned() if offload == "optimizer" else each.is_cuda for each in kept)
+    assert all(torch.equal(ends[0][name], ends[1][name]) for name in ends[0])
+
+
 def test_a_branching_row_sums_to_the_same_bits(tiny_models: Callable[[str], Path]) -> None:
     """Two hundred answers branch off one prompt and repeat a few tokens; nothing is added in whatever order threads
     come."""

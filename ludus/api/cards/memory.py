@@ -25,10 +25,13 @@ GAP_SHARE = 0.04
 # Logits of one chunk of the vocabulary head; with their copies in fp32 they take this many times as much.
 LOGIT_BYTES = 256 << 20
 LOGIT_COPIES = 7
-# Rounding master weights on a GPU: 2^24 numbers at a time, with their thresholds as integers of 64 and 32 bits.
-ROUNDING_BYTES = 40 << 24
+# Rounding master weights on a GPU: 2^24 numbers at a time, with their thresholds as integers of 64 and 32 bits, and the
+# numbers themselves if they come from the host's memory.
+ROUNDING_BYTES = 44 << 24
 # AdamW with moments in bf16: as many numbers at a time, with both moments, their ratio and the random numbers.
 HALF_STEP_BYTES = 40 << 24
+# So many weights at a time pass through a GPU that does not hold them: their fp32 master weights and both moments.
+PASSING_WEIGHTS = 1 << 24
 # The block mask of attention: for each pair of blocks of so many tokens, whether one attends to the other, and lists.
 MASK_BLOCK, MASK_BYTES = 128, 64
 # What CUDA graphs keep beside the largest step; and how many rows are sampled at a time, with their copies in fp32.
@@ -95,17 +98,22 @@ class Training:
     ranks: int = 1
     has_checkpointing: bool = False
     moments: MomentsName = "fp32"
+    in_host: bool = False
+    """Master weights and moments are in the host's memory all the time."""
+
+    @property
+    def master_bytes(self) -> int:
+        """Of one trained weight: its master weight and both moments."""
+        return 4 + (8 if self.moments == "fp32" else 4)
 
 
 def training_parts(job: Job, how: Training) -> dict[str, int]:
     """What one rank keeps on its GPU all the time, by part."""
     n, shape, b = how.ranks, job.shape, job.weight_bytes  # b: bytes of one weight
-    trained = {
-        "weights": job.all_weight_bytes // n,
-        "masters, fp32": 4 * job.num_trained // n,
-        "gradients, fp32": 4 * job.num_trained // n,
-        f"moments, {how.moments}": (8 if how.moments == "fp32" else 4) * job.num_trained // n,
-    }
+    trained = {"weights": job.all_weight_bytes // n, "gradients, fp32": 4 * job.num_trained // n}
+    if not how.in_host:
+        trained["masters, fp32"] = 4 * job.num_trained // n
+        trained[f"moments, {how.moments}"] = (how.master_bytes - 4) * job.num_trained // n
     if job.has_reference:
         trained["reference weights"] = job.num_trained * b // n
     if job.has_minibatches:
@@ -131,11 +139,13 @@ def waiting_parts(job: Job, how: Training) -> dict[str, int]:
     return {**kept, "critic": sum(kept.values())} if job.has_critic else kept
 
 
-def host_bytes(job: Job, how: Training) -> int:
-    """What waits in the host's memory meanwhile; and in the trainer's turn the weights of the engine."""
-    moved = ("masters, fp32", f"moments, {how.moments}")
-    parts = training_parts(job, how)
-    return (1 + job.has_critic) * sum(parts[name] for name in moved) + job.all_weight_bytes
+def host_bytes(job: Job, how: Training, *, in_turns: bool) -> int:
+    """What all ranks keep in the host's memory, all the time or while an engine has its turn.
+
+    in_turns: in the trainer's turn the weights of the engine are there too.
+    """
+    masters = (1 + job.has_critic) * how.master_bytes * job.num_trained if how.in_host or in_turns else 0
+    return masters + (job.all_weight_bytes if in_turns else 0)
 
 
 def kept_bytes(job: Job) -> int:
@@ -194,8 +204,10 @@ def step_bytes(job: Job, how: Training) -> int:
     else:
         largest = shape.width * max(shape.vocab_size, shape.inner)
     largest = -(-largest // how.ranks)
-    rounding = ROUNDING_BYTES + 2 * job.weight_bytes * largest
-    return max(rounding, HALF_STEP_BYTES if how.moments == "bf16" else 0)
+    rounding = ROUNDING_BYTES + job.weight_bytes * largest
+    updating = HALF_STEP_BYTES if how.moments == "bf16" else 0
+    updating += how.master_bytes * PASSING_WEIGHTS if how.in_host else 0
+    return max(rounding, updating)
 
 
 def sampling_parts(job: Job, num_pages: int) -> dict[str, int]:

@@ -11,13 +11,14 @@ from dataclasses import replace
 from ludus.api.cards.choose import RANKS, Cards, Fixed, choose
 from ludus.api.cards.memory import GB, Job, Training, training_parts
 
-_NOT_YET = "Ludus has no 4-bit weights, no optimizer on the processor and no tensor parallel training"
+_NOT_YET = "Ludus has no 4-bit weights and no tensor parallel training"
 _RANK = 16  # of the adapters that are suggested
 
 
 def refusal(job: Job, cards: Cards, fixed: Fixed) -> str:
     """The error's text: why nothing fits, in figures, and the smallest change with which it would."""
-    how = Training(fixed.ranks or 1, bool(fixed.has_checkpointing), fixed.moments or "fp32")
+    in_host = True if fixed.in_host is None else fixed.in_host
+    how = Training(fixed.ranks or 1, bool(fixed.has_checkpointing), fixed.moments or "fp32", in_host)
     parts = training_parts(job, how)
     shown = ", ".join(f"{name} {num_bytes / GB:.1f} GB" for name, num_bytes in parts.items())
     total = sum(parts.values()) / GB
@@ -39,12 +40,13 @@ def _nearest(job: Job, cards: Cards, fixed: Fixed) -> str:
 
 
 def _alternatives(job: Job, cards: Cards, fixed: Fixed) -> Iterator[tuple[str, Job, int, Fixed]]:
-    count, free = cards.count, replace(fixed, ranks=None, engine=None, replicas=None, tensor_parallel=None)
-    exact = replace(fixed, moments=None, has_checkpointing=None)
-    yield "trainer.optimizer.moments and trainer.activation_checkpointing left to the plan", job, count, exact
+    count = cards.count
+    exact = replace(fixed, moments=None, has_checkpointing=None, in_host=None)
+    kept = "trainer.offload, trainer.optimizer.moments and trainer.activation_checkpointing"
+    yield f"{kept} left to the plan", job, count, exact
     small = replace(exact, row_tokens=None, kv_bytes=None, context_length=None)
     yield "trainer.row_tokens, engine.kv_bytes and model.context_length left to the plan", job, count, small
-    smallest = replace(free, moments=None, has_checkpointing=None, row_tokens=None, kv_bytes=None, context_length=None)
+    smallest = replace(small, ranks=None, engine=None, replicas=None, tensor_parallel=None)
     if count > 1:
         yield f"the {count} cards shared out as `ludus plan` does", job, count, smallest
     if job.lora is None:

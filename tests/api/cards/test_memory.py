@@ -14,7 +14,7 @@ from transformers import AutoConfig, AutoModelForCausalLM
 from ludus.algorithms.pack import TrainSequence, pack
 from ludus.algorithms.settings import AlgorithmSettings
 from ludus.api.cards import memory
-from ludus.api.cards.memory import Job, RowCost, Training, kept_bytes, training_parts
+from ludus.api.cards.memory import Job, RowCost, Training, host_bytes, kept_bytes, training_parts
 from ludus.api.cards.shape import ModelShape
 from ludus.engines.lease import ComputeLease
 from ludus.engines.local.kernels.base import PAGE_TOKENS
@@ -129,6 +129,11 @@ def test_what_lies_there_all_the_time_is_what_is_made(lora, moments):
     state = trainer.optimizer.state()
     kept = sum(each.nbytes for own in state["moments"].values() for name, each in own.items() if name != "step")
     parts = training_parts(job_of("llama", lora=lora), Training(moments=moments))
+    in_host = training_parts(job_of("llama", lora=lora), Training(moments=moments, in_host=True))
+    assert in_host == {name: parts[name] for name in ("weights", "gradients, fp32")}
+    assert host_bytes(job_of("llama", lora=lora), Training(moments=moments, in_host=True), in_turns=False) == (
+        parts["masters, fp32"] + kept
+    )
     assert parts == {
         "weights": sum(each.nbytes for each in trainer.model.module.parameters()),
         "masters, fp32": sum(each.nbytes for each in state["masters"].values()),
