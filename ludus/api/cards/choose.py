@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import product
 from typing import Literal
 
@@ -160,6 +160,8 @@ class Plan:
 
 def choose(job: Job, cards: Cards, fixed: Fixed) -> Plan | None:
     """The best plan. None: nothing fits."""
+    if job.is_quantized:  # weights in 4 bits are not shared out
+        fixed = replace(fixed, ranks=1)
     kinds: tuple[MomentsName, ...] = ("fp32", "bf16") if fixed.moments is None else (fixed.moments,)
     layers = (False, True) if fixed.has_checkpointing is None else (fixed.has_checkpointing,)
     # An optimizer whose state crosses the bus in every step costs seconds: only where nothing fits without. fp32 first:

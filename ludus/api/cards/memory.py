@@ -32,6 +32,8 @@ ROUNDING_BYTES = 44 << 24
 HALF_STEP_BYTES = 40 << 24
 # So many weights at a time pass through a GPU that does not hold them: their fp32 master weights and both moments.
 PASSING_WEIGHTS = 1 << 24
+# Of a weight in 4 bits: blocks of 64 have a scale of 8 bits, and 256 scales one of fp32 (`models/four_bit.py`).
+NF4_BYTES = 1 / 2 + 1 / 64 + 4 / (64 * 256)
 # The block mask of attention: for each pair of blocks of so many tokens, whether one attends to the other, and lists.
 MASK_BLOCK, MASK_BYTES = 128, 64
 # What CUDA graphs keep beside the largest step; and how many rows are sampled at a time, with their copies in fp32.
@@ -62,6 +64,8 @@ class Job:
     max_batch_tokens: int
     teacher_bytes: int = 0
     """Of a teacher model in the run's own process."""
+    is_quantized: bool = False
+    """Linear layers within the model's layers are kept in 4 bits."""
 
     @cached_property
     def num_adapted(self) -> int:
@@ -76,8 +80,18 @@ class Job:
 
     @property
     def all_weight_bytes(self) -> int:
-        """Of the model and its adapters, in the type that samples."""
-        return (self.shape.num_weights + self.num_adapted) * self.weight_bytes
+        """Of the model and its adapters, in the type that samples or in 4 bits."""
+        weights = self.shape.num_weights + self.num_adapted
+        if not self.is_quantized:
+            return weights * self.weight_bytes
+        quantized = self.shape.num_layers * sum(wide * high for wide, high in self.shape.linears.values())
+        return (weights - quantized) * self.weight_bytes + int(quantized * NF4_BYTES)
+
+    @property
+    def dense_bytes(self) -> int:
+        """Of the largest matrix that is kept in 4 bits while it is multiplied with, and of its scales in fp32."""
+        largest = max(wide * high for wide, high in self.shape.linears.values())
+        return largest * self.weight_bytes + largest // 16 if self.is_quantized else 0
 
     @property
     def kv_token_bytes(self) -> int:
@@ -172,6 +186,8 @@ class RowCost:
     head_gradient: int
     step: int
     """Of the optimizer step or the publish, which come after all rows."""
+    dense: int
+    """Of a weight that was kept in 4 bits, for a product."""
 
     @classmethod
     def of(cls, job: Job, how: Training) -> RowCost:
@@ -185,6 +201,7 @@ class RowCost:
             chunk=max(1, LOGIT_BYTES // (b * shape.vocab_size)),
             head_gradient=b * shape.vocab_size * shape.width if job.lora is None else 0,
             step=step_bytes(job, how),
+            dense=job.dense_bytes,
         )
 
     def __call__(self, num_tokens: int) -> int:
@@ -192,7 +209,7 @@ class RowCost:
         tokens = -(-num_tokens // ROW_BLOCK) * ROW_BLOCK
         head = min(tokens, self.chunk) * self.logits + self.head_gradient
         computed = tokens * self.kept + max(tokens * self.passing, head) + MASK_BYTES * (-(-tokens // MASK_BLOCK)) ** 2
-        return max(computed, self.step)
+        return max(computed + self.dense, self.step)
 
 
 def step_bytes(job: Job, how: Training) -> int:
@@ -215,7 +232,7 @@ def sampling_parts(job: Job, num_pages: int) -> dict[str, int]:
     shape, b = job.shape, job.weight_bytes
     heads = (shape.num_heads + 2 * shape.num_kv_heads) * shape.head_dim
     step = job.max_batch_tokens * b * (4 * shape.inner + 8 * shape.width + 4 * heads)
-    step += SAMPLED_ROWS * SAMPLED_BYTES * shape.vocab_size + GRAPH_BYTES
+    step += SAMPLED_ROWS * SAMPLED_BYTES * shape.vocab_size + GRAPH_BYTES + job.dense_bytes
     return {"pages of keys and values": num_pages * job.page_bytes, "steps of the engine": step}
 
 

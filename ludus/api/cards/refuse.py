@@ -11,7 +11,7 @@ from dataclasses import replace
 from ludus.api.cards.choose import RANKS, Cards, Fixed, choose
 from ludus.api.cards.memory import GB, Job, Training, training_parts
 
-_NOT_YET = "Ludus has no 4-bit weights and no tensor parallel training"
+_NOT_YET = "Ludus has no tensor parallel training"
 _RANK = 16  # of the adapters that are suggested
 
 
@@ -49,11 +49,18 @@ def _alternatives(job: Job, cards: Cards, fixed: Fixed) -> Iterator[tuple[str, J
     smallest = replace(small, ranks=None, engine=None, replicas=None, tensor_parallel=None)
     if count > 1:
         yield f"the {count} cards shared out as `ludus plan` does", job, count, smallest
+    adapted, words = job, ""
     if job.lora is None:
-        adapted = replace(job, lora=(_RANK, tuple(job.shape.linears)))
-        yield f"adapters, model.lora.rank={_RANK}", adapted, count, small
+        adapted, words = replace(job, lora=(_RANK, tuple(job.shape.linears))), f"adapters, model.lora.rank={_RANK}"
+        yield words, adapted, count, small
         if count > 1:
-            yield f"adapters, model.lora.rank={_RANK}, and the cards shared out", adapted, count, smallest
+            yield f"{words}, and the cards shared out", adapted, count, smallest
+    if not job.is_quantized:
+        words = f"{words}, over" if words else "adapters over"
+        over = f"{words} weights in 4 bits, model.quantization=nf4"
+        yield over, replace(adapted, is_quantized=True), count, small
+        if count > 1:
+            yield f"{over}, and the cards shared out", replace(adapted, is_quantized=True), count, smallest
     for more in RANKS:
         if more > count:
             yield f"{more} such cards", job, more, smallest

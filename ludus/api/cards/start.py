@@ -106,6 +106,7 @@ def job_of(config: Config) -> Job:
         max_running=batch.max_running,
         max_batch_tokens=batch.max_batch_tokens,
         teacher_bytes=_teacher_bytes(config, shape),
+        is_quantized=config.model.quantization != "none",
     )
 
 

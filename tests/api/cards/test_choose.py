@@ -1,4 +1,4 @@
-"""Thirteen cases that are counted by hand in docs/cards.md, and laws over ten thousand others."""
+"""Fourteen cases that are counted by hand in docs/cards.md, and laws over ten thousand others."""
 
 import random
 
@@ -165,8 +165,19 @@ def test_a_card_in_turns_holds_the_weights_twice_while_it_samples():
     assert choose(job("8b", lora=True), Cards.read("1x24"), fixed) is None
 
 
+def test_eight_billion_weights_in_four_bits_on_a_small_card():
+    """13. Qwen3-8B, LoRA of rank 16 over 4 bits, 1 x 24 GB: 36 x 192,937,984 weights of layers at 0.516 bytes are
+    3.58 GB, the rest at 2 bytes 2.58."""
+    work = job("8b", lora=True, is_quantized=True)
+    plan = choose(work, Cards.read("1x24"), Fixed())
+    assert plan is not None and plan.how.ranks == 1
+    assert gb(plan)["weights"] == 6.16
+    assert (plan.row_tokens, plan.how.in_host) == (6848, False)  # 2,048 in 16 bits
+    assert choose(work, Cards.read("8x80"), Fixed()).how.ranks == 1  # they are not shared out
+
+
 def test_seventy_billion_weights_whole_do_not_fit_eight_cards():
-    """13. Llama-3-70B, all weights, 8 x 80 GB: six ranks would keep 70.6 GB each and gather 29.6."""
+    """14. Llama-3-70B, all weights, 8 x 80 GB: six ranks would keep 70.6 GB each and gather 29.6."""
     assert choose(job("70b"), Cards.read("8x80"), Fixed()) is None
     said = refusal(job("70b"), Cards.read("8x80"), Fixed())
     assert "adapters, model.lora.rank=16 (trainer.ranks=4, engine.kind=vllm, engine.replicas=1)" in said
@@ -197,6 +208,7 @@ def random_case(rng):
         "has_reference": rng.random() < 0.2,
         "has_minibatches": rng.random() < 0.2,
     }
+    about["is_quantized"] = lora is not None and rng.random() < 0.3
     batch = {"max_running": rng.choice((16, 64, 256, 1024)), "max_batch_tokens": rng.choice((2048, 8192))}
     work = Job(ModelShape.of(config), rng.choice((2, 2, 2, 4)), lora, **about, **batch)
     cards = Cards(

@@ -61,7 +61,8 @@ def test_what_the_package_requires_is_there_or_packed() -> None:
     project = tomllib.loads((CHECKOUT / "pyproject.toml").read_text())["project"]
     has, packed = names_in(KIT / "machine.txt"), names_in(KIT / "wheels.txt")
     assert not has & packed
-    wanted = [*needs([*project["dependencies"], *project["optional-dependencies"]["train"], *TOOLS])]
+    extras = [each for name in ("train", "quantization") for each in project["optional-dependencies"][name]]
+    wanted = [*needs([*project["dependencies"], *extras, *TOOLS])]
     seen: set[str] = set()
     while wanted:
         name = wanted.pop()
