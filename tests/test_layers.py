@@ -88,6 +88,7 @@ BEYOND_SEAMS = {
             "loop.settings models.settings rollout.settings runs.settings"
         ),
         "answers streamed to clients of their models": "http.sse",
+        "one card is shared in turns, several are not": "processes.cards",
     },
     "cluster": {
         "a process that is an engine": "engines.* text.tokenizer",
