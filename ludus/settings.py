@@ -355,8 +355,8 @@ def _explain_unknown(cls: type[pydantic.BaseModel], path: Path_, value: Any) -> 
     everywhere = [".".join(key) for key in settings_keys(cls)]
     same_name = [key for key in everywhere if key.rpartition(".")[2] == path[-1]]
     best = same_name[0] if same_name else nearest(dotted, siblings) or nearest(dotted, everywhere)
-    is_ours = (same_name and len(path) == 1) or not issubclass(cls, Settings)
-    others = "" if is_ours else cls.hint_of(".".join(map(str, next(leaves({dotted: value}))[0])))
+    whole = ".".join(map(str, next(leaves({dotted: value}))[0]))  # a section that is not there, with a key below it
+    others = "" if (same_name and not parent) or not issubclass(cls, Settings) else cls.hint_of(whole)
     hint = others or (f"; did you mean {best!r}?" if best else ".")
     known = ", ".join(key.rpartition(".")[2] for key in siblings)
     return f"unknown key {dotted!r}{hint} Known {f'below {parent!r}' if parent else 'at the top'}: {known}"
