@@ -129,7 +129,7 @@ BEYOND_SEAMS = {
             "engines.serving.command kernels.build models.fetch models.untrained processes.placement processes.program "
             "text.chat"
         ),
-        "which signals end a command": "loop.interrupt",
+        "which signals end a command, and how it holds memory": "loop.interrupt processes.allocator",
     },
 }
 MOST_LINES_PER_FILE = 500

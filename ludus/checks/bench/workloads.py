@@ -15,7 +15,6 @@ from pathlib import Path
 from typing import Any, Literal
 
 from ludus.compat.config import Config, load_config
-from ludus.runs.settings import TrackerName
 from ludus.text.chat import ChatText
 from ludus.text.tokenizer import Tokenizer
 from ludus.types import Message
@@ -112,7 +111,7 @@ class TraceWork(Workload):
     """Tokens of each answer."""
     episodes: int = 256
     at_once: int = 32
-    tracker: TrackerName | None = "mlflow"
+    tracker: str | None = "mlflow"
     """None: there is none."""
 
 
