@@ -16,6 +16,7 @@
 #   make test-matrix     what depends on transformers, with the oldest and the newest that may be installed
 #   make test-without    processes, sandbox and verifiers where prctl, os.waitid, Landlock, namespaces … are taken away, one by one
 #   make test-gpu   what runs on a CUDA card, held against the processor; `make test-gpu LIST=yes` only lists it
+#   make gpu-kit    pack what a machine with a card and no network lacks, in folders of at most KIT_MB megabytes
 #   make test-slurm      runs in a real Slurm of one node, which is installed here: CONSENT=yes says that you agree
 #   make test-builds     kernels, engine, trainer and two steps of the demo as other processors and compilers get them, and with
 #                        sanitizers (Debian's clang is installed if there is none); make bench-builds   how fast each build is
@@ -60,7 +61,7 @@ export PYTHONDONTWRITEBYTECODE :=
 # Frameworks that do not install together with ours: each gets the environment that its requirements.txt locks.
 FRAMEWORKS := $(patsubst tests/%/requirements.txt,.%/.ready,$(wildcard tests/frameworks/*/requirements.txt))
 
-.PHONY: docs check-docs web check-web attack release audit chaos demo test test-gpu test-triton test-card-env test-matrix test-without test-all test-core machine test-launch test-builds test-aarch64 bench-builds wheels test-browser test-frameworks test-engines test-oracles test-trackio test-slurm fuzz public-names server-fields setup lint check bench clean
+.PHONY: docs check-docs web check-web attack release audit chaos demo test test-gpu gpu-kit test-triton test-card-env test-matrix test-without test-all test-core machine test-launch test-builds test-aarch64 bench-builds wheels test-browser test-frameworks test-engines test-oracles test-trackio test-slurm fuzz public-names server-fields setup lint check bench clean
 
 demo: $(READY)
 	$(BIN)/ludus models get smollm2-135m
@@ -259,6 +260,11 @@ else
 	$(BIN)/python -c 'import sys, torch; torch.cuda.is_available() or sys.exit("no card: torch finds none here")'
 	$(PYTEST) -o 'python_files=on_card.py' tests/gpu
 endif
+
+# What `ludus bench gpu` needs where there is no network: docs/checks-bench.md. Folders travel one by one.
+KIT_MB ?= 40
+gpu-kit: $(READY)
+	$(BIN)/python bench/kit/fill.py --mb $(KIT_MB) build/gpu-kit
 
 test-oracles: $(READY)
 	PYTHON=$(PYTHON) bench/peers.sh $(PEERS) verl

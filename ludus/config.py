@@ -144,6 +144,11 @@ class Config(Settings):
                 "engine.placement=shared is for one vLLM on the trainer's card, which the two have in turns; change "
                 f"{', '.join(obstacles)}; or leave engine.placement out, with a card of its own for each"
             )
+        if self.model.quantization != "none" and self.trainer.ranks > 1:
+            raise ConfigError(
+                f"model.quantization={self.model.quantization} keeps weights that cannot be shared out over "
+                f"trainer.ranks={self.trainer.ranks}: set trainer.ranks=1, or leave model.quantization unset"
+            )
         if self.train_dataset.demonstrations is not None:
             _check_demonstrations(self.algorithm)
         if self.rollout.replay is not None:

@@ -1,20 +1,17 @@
-"""The machinery of configuration: frozen models, YAML plus dotted overrides, choices between kinds, import strings,
-errors that name the nearest key.
+"""The machinery of configuration: frozen models, YAML plus dotted overrides, choices between kinds, errors
+that name the nearest key.
 
-Knows: pydantic, YAML, modules and files.  Knows not: any setting of any component; each keeps its own beside itself.
+Knows: pydantic, YAML and files.  Knows not: any setting of any component; each keeps its own beside itself.
 Invariant: a bad key or value ends in one ConfigError that says where it stands, what was got and what is allowed.
 """
 
 from __future__ import annotations
 
 import difflib
-import importlib
-import importlib.util
 import logging
 import re
-import sys
 import types
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar, Self, TypeVar, Union, get_args, get_origin
@@ -23,7 +20,7 @@ import pydantic
 import yaml
 from pydantic_core import core_schema
 
-from ludus.errors import ConfigError, MissingModuleError, UserError
+from ludus.errors import ConfigError, UserError
 
 logger = logging.getLogger(__name__)
 
@@ -362,12 +359,8 @@ def _explain_unknown(cls: type[pydantic.BaseModel], path: Path_, value: Any) -> 
     everywhere = [".".join(key) for key in settings_keys(cls)]
     same_name = [key for key in everywhere if key.rpartition(".")[2] == path[-1]]
     best = same_name[0] if same_name else nearest(dotted, siblings) or nearest(dotted, everywhere)
-    is_ours = same_name and len(path) == 1
-    others = (
-        ""
-        if is_ours or not issubclass(cls, Settings)
-        else cls.hint_of(".".join(map(str, next(leaves({dotted: value}))[0])))
-    )
+    whole = ".".join(map(str, next(leaves({dotted: value}))[0]))  # a section that is not there, with a key below it
+    others = "" if (same_name and not parent) or not issubclass(cls, Settings) else cls.hint_of(whole)
     hint = others or (f"; did you mean {best!r}?" if best else ".")
     known = ", ".join(key.rpartition(".")[2] for key in siblings)
     return f"unknown key {dotted!r}{hint} Known {f'below {parent!r}' if parent else 'at the top'}: {known}"
@@ -437,75 +430,3 @@ def _model_of(annotation: Any) -> type[pydantic.BaseModel] | None:
 def _model_of_values(annotation: Any) -> type[pydantic.BaseModel] | None:
     """The settings model of the values of a mapping by name. None: the key holds no such mapping."""
     return _model_of(get_args(annotation)[1]) if get_origin(annotation) is dict else None
-
-
-def import_object(reference: str) -> Any:
-    """The object an import string names. Raises UserError that says which part of it could not be found."""
-    module_name, colon, attribute = reference.partition(":")
-    if not colon:
-        module_name, _, attribute = reference.rpartition(".")
-    if not module_name or not attribute:
-        raise UserError(f"{reference!r} is no import string; allowed: 'pkg.mod:Name', 'path/to/file.py:Name'")
-    module = import_file(Path(module_name)) if module_name.endswith(".py") else _import_module(module_name, reference)
-    found: Any = module
-    for name in attribute.split("."):
-        if name not in dir(found):
-            hint = did_you_mean(name, [known for known in dir(found) if not known.startswith("_")], "")
-            raise UserError(f"{module_name!r} has no {name!r}{hint}")
-        found = getattr(found, name)
-    return found
-
-
-def import_function(function: Any, name: str) -> Callable[..., Any]:
-    """The function, which may be given by its import string. name: of the key or argument, for error messages.
-
-    Raises UserError if there is none.
-    """
-    found: Callable[..., Any] = import_object(function) if isinstance(function, str) else function
-    if not callable(found):
-        raise UserError(f"{name} is {found!r:.200} of type {type(found).__name__}; pass a function")
-    return found
-
-
-def _import_module(name: str, reference: str) -> types.ModuleType:
-    _make_importable(Path.cwd())
-    try:
-        return importlib.import_module(name)
-    except ModuleNotFoundError as error:
-        if error.name and (name == error.name or name.startswith(error.name + ".")):
-            at = f"(looked from {Path.cwd()})"
-            raise MissingModuleError(f"cannot import {reference!r}: there is no module {error.name!r} {at}") from None
-        raise _missing(reference, error) from error
-
-
-def import_file(path: Path) -> types.ModuleType:
-    """The module in a file, imported once. Raises UserError if there is no such file, or none that it imports."""
-    if not path.is_file():
-        raise UserError(f"there is no file {str(path)!r} (looked from {Path.cwd()})")
-    path = path.resolve()
-    _make_importable(path.parent)  # as `python path/to/file.py` would, for the modules beside it
-    loaded = sys.modules.get(path.stem)
-    if loaded is not None and getattr(loaded, "__file__", None) == str(path):
-        return loaded
-    name = path.stem if loaded is None and path.stem.isidentifier() else f"ludus_agent_{abs(hash(str(path)))}"
-    spec = importlib.util.spec_from_file_location(name, path)
-    assert spec is not None and spec.loader is not None, f"{path} ends in .py"
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[name] = module  # before it runs: dataclasses and pickle look their module up
-    try:
-        spec.loader.exec_module(module)
-    except BaseException as error:
-        del sys.modules[name]
-        if isinstance(error, ModuleNotFoundError):
-            raise _missing(str(path), error) from error
-        raise
-    return module
-
-
-def _missing(what: str, error: ModuleNotFoundError) -> UserError:
-    return UserError(f"{what} cannot be imported: {error}; Ludus runs in {sys.prefix}, and imports what is there")
-
-
-def _make_importable(folder: Path) -> None:
-    if str(folder) not in sys.path:
-        sys.path.append(str(folder))

@@ -42,6 +42,7 @@ LAYERS = (
     ("text",),
     ("algorithms",),
     ("processes", "http"),
+    ("import_strings",),
     ("settings",),
     ("machine",),
     ("types",),
@@ -51,7 +52,7 @@ HEIGHT = {room: len(LAYERS) - layer for layer, rooms in enumerate(LAYERS) for ro
 FAMILIES = ("ludus.compat.areal", "ludus.compat.art", "ludus.compat.realhf", "ludus.compat.verl")
 # What stands above the core touches it through these modules; `folder.*` is a whole folder.
 SEAMS = {
-    "the ground: nouns, errors, settings": "errors machine settings types config",
+    "the ground: nouns, errors, settings": "errors import_strings machine settings types config",
     "what users of Ludus call": "api.*",
     "Episodes: a session's life, and what it comes to": (
         "episodes.archive episodes.claim episodes.episode episodes.episodes episodes.handle episodes.keys "
@@ -88,6 +89,7 @@ BEYOND_SEAMS = {
             "loop.settings models.settings rollout.settings runs.settings"
         ),
         "answers streamed to clients of their models": "http.sse",
+        "one card is shared in turns, several are not": "processes.cards",
     },
     "cluster": {
         "a process that is an engine": "engines.* text.tokenizer",
@@ -103,22 +105,25 @@ BEYOND_SEAMS = {
             "algorithms.* engines.lease engines.local.* engines.routed.engine episodes.export episodes.session "
             "episodes.stats loop.batch models.load models.settings models.untrained rollout.groups rollout.mixture "
             "rollout.pool rollout.runner rollout.runtime rollout.settings rollout.tasks runs.codec "
-            "runs.interactions runs.journal runs.plot runs.spans runs.store runs.trackers.select trainer.*"
+            "runs.interactions runs.journal runs.plot runs.settings runs.spans runs.store runs.trackers.select "
+            "trainer.*"
         ),
         "engines and servers that are scripted": "engines.scripted episodes.recorder processes.notifier",
-        "runs are processes, which things happen to": "processes.end_with_parent processes.program",
+        "runs are processes, which things happen to": "processes.end_with_parent processes.ended processes.program",
         "the doctor looks at templates, parsers and tokens": "text.*",
         "and at the machine, as the parts that compute see it": (
             "kernels.build kernels.linear models.device models.dtype models.threads"
         ),
-        "how long and how much": "loop.memory loop.observer runs.metrics",
+        "how long and how much, and figures that outlive a broken-off run": (
+            "loop.memory loop.observer processes.files runs.metrics"
+        ),
         "what a run that was ended has saved": "loop.checkpoint loop.interrupt runs.folder",
     },
     "cli": {
         "runs are shown": (
             "algorithms.* episodes.export loop.batch loop.observer loop.train rollout.groups runs.decoder runs.export "
-            "runs.failures runs.folder runs.interactions runs.metrics runs.names runs.report runs.store runs.view "
-            "runs.watch.* text.tokenizer processes.end_with_parent"
+            "runs.failures runs.folder runs.interactions runs.metrics runs.names runs.report runs.settings runs.store "
+            "runs.view runs.watch.* text.tokenizer processes.end_with_parent"
         ),
         "models of others are played and served": (
             "agents.http_clients agents.thread episodes.graph episodes.recorder gateway.traffic http.body http.server "
@@ -129,7 +134,7 @@ BEYOND_SEAMS = {
             "engines.serving.command kernels.build models.fetch models.untrained processes.placement processes.program "
             "text.chat"
         ),
-        "which signals end a command": "loop.interrupt",
+        "which signals end a command, and how it holds memory": "loop.interrupt processes.allocator",
     },
 }
 MOST_LINES_PER_FILE = 500

@@ -16,7 +16,6 @@ from ludus.settings import (
     Settings,
     did_you_mean,
     dump_settings,
-    import_object,
     nearest,
     read_yaml,
     with_overrides,
@@ -212,23 +211,6 @@ def test_a_choice_that_cannot_be_is_explained_without_its_kind(given: Any, messa
     """The path in an error is that of the file, in which no kind stands."""
     with pytest.raises(ConfigError, match=message):
         Chosen(loss=given)
-
-
-def test_import_strings_say_what_could_not_be_found(tmp_path: Path) -> None:
-    """The module, the file or the name, and what is nearest."""
-    assert import_object("ludus.errors.UserError") is import_object("ludus.errors:UserError") is UserError
-    (tmp_path / "mine.py").write_text("def loss():\n    pass\n")
-    assert import_object(f"{tmp_path}/mine.py:loss").__name__ == "loss"
-    (tmp_path / "lacking.py").write_text("import a_library_of_theirs\n")
-    for reference, message in (
-        ("no.such:thing", "there is no module 'no'"),
-        (f"{tmp_path}/lacking.py:loss", "lacking.py cannot be imported: No module named 'a_library_of_theirs'; Ludus"),
-        (f"{tmp_path}/other.py:loss", "there is no file"),
-        (f"{tmp_path}/mine.py:los", "has no 'los'; did you mean 'loss'"),
-        ("loss", "is no import string"),
-    ):
-        with pytest.raises(UserError, match=message):
-            import_object(reference)
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,8 @@ from typing import Any, Protocol
 from ludus.agents.adapter import AgentAdapter
 from ludus.agents.plain import FORMS, from_workflow
 from ludus.errors import UserError
-from ludus.settings import Settings, import_object
+from ludus.import_strings import import_object
+from ludus.settings import Settings
 
 
 class AgentKind(Protocol):

@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING, Any
 
 from ludus.algorithms.measured import Floats, Measured
 from ludus.errors import InternalError
-from ludus.settings import Choice, import_object
+from ludus.import_strings import import_object
+from ludus.settings import Choice
 from ludus.types import Group
 
 if TYPE_CHECKING:

@@ -14,7 +14,8 @@ from pydantic import Field
 from ludus.algorithms.base import Advantages, GroupReturns, LossInputs, LossMetrics, Needs, Rule, TokenAdvantages
 from ludus.algorithms.metrics import sampling_metrics
 from ludus.errors import UserError
-from ludus.settings import Choice, import_object
+from ludus.import_strings import import_object
+from ludus.settings import Choice
 
 if TYPE_CHECKING:
     from torch import Tensor

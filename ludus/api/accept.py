@@ -11,9 +11,9 @@ from typing import Any
 
 from ludus.episodes.ledger import MaskReason
 from ludus.errors import UserError
+from ludus.import_strings import import_function
 from ludus.rollout.groups import GroupFilter
 from ludus.runs.interactions import interactions
-from ludus.settings import import_function
 from ludus.types import Group
 
 AcceptFn = Callable[[Mapping[str, Any]], Any]

@@ -15,6 +15,7 @@ from ludus.agents.kinds import kind_of, load_kind, resolve_workflow
 from ludus.api.experiment import open_experiment
 from ludus.config import Config
 from ludus.errors import ConfigError
+from ludus.import_strings import import_object
 from ludus.loop.settings import SourceSettings
 from ludus.processes.pool import WorkerPool
 from ludus.rewards.providers import PROVIDERS
@@ -24,7 +25,6 @@ from ludus.rollout.remote import AgentName, RemoteAgentAdapter
 from ludus.rollout.runner import Players
 from ludus.rollout.settings import SubprocSettings
 from ludus.rollout.subproc import SubprocessAgentAdapter
-from ludus.settings import import_object
 
 logger = logging.getLogger(__name__)
 

@@ -17,10 +17,10 @@ import pydantic
 
 from ludus.config import Config, ConfigT
 from ludus.errors import ConfigError
+from ludus.import_strings import import_object
 from ludus.settings import (
     Path_,
     did_you_mean,
-    import_object,
     leaves,
     merged,
     nearest,

@@ -14,8 +14,8 @@ from ludus.config import Config
 from ludus.engines.base import Engine
 from ludus.engines.weights import WeightFiles
 from ludus.errors import UserError
+from ludus.import_strings import import_object
 from ludus.rollout.remote import RemoteAgentAdapter
-from ludus.settings import import_object
 from ludus.text.tokenizer import Tokenizer
 
 if TYPE_CHECKING:

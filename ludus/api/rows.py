@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import Any
 
 from ludus.errors import UserError
+from ludus.import_strings import import_object
 from ludus.rollout.mixture import Row
-from ludus.settings import import_object
 
 _FORMS = (
     "a sequence or iterable of mappings, a Hugging Face Dataset, a .parquet, .jsonl, .json or .csv file, "

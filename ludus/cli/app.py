@@ -80,6 +80,7 @@ COMMANDS = {
     "engine serve": "cli.engine:serve",
     **{f"verify {name}": f"checks.verify.{name}:verify_{name}" for name in _CHECKS},
     **{f"bench {name}": f"cli.bench:{name}" for name in _BENCHES},
+    "bench gpu": "cli.bench_gpu:gpu",
 }
 """Module and function of each command. The first line of its docstring is shown in lists of commands."""
 

@@ -55,7 +55,6 @@ from ludus.cli.options import JsonFigures, Model
 from ludus.compat.config import load_config
 from ludus.errors import UserError
 from ludus.models.resolve import resolve_model
-from ludus.runs.settings import TrackerName
 
 _SOAK_S_A_SESSION = 0.06
 """Seconds for each session: 10,000 sessions take ten minutes."""
@@ -324,7 +323,7 @@ def trace(
     overrides: Overrides = None,
     episodes: Annotated[int, Option(min=1, help="Episodes of a measurement, 32 at once.")] = 256,
     new_tokens: NewTokens = 32,
-    tracker: Annotated[TrackerName, Option(help="For otlp, trackers.otlp.endpoint=… names the collector.")] = "mlflow",
+    tracker: Annotated[str, Option(help="For otlp, trackers.otlp.endpoint=… names the collector.")] = "mlflow",
     pairs: Pairs = 5,
     model: Model = "smollm2-135m",
     as_json: JsonFigures = False,
@@ -348,6 +347,7 @@ def trace(
         episodes=episodes,
         tracker=tracker,
     )
+    work.config(f"trackers={tracker}")  # raises if there is no such tracker
     plain = our_runner("trace", replace(work, tracker=None), f"without {tracker}")
     compare("trace", work, plain, pairs, as_json)
 

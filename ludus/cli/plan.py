@@ -47,6 +47,8 @@ def plan(
     Console(highlight=False).print(_table(made))
     say(f"[dim]cards   [/] {made.num_cards} of {counted} in use")
     say(f"[dim]rows    [/] {made.row_tokens:,} tokens; a longer path fits up to {made.longest_tokens:,}")
+    if made.host_bytes:
+        say(f"[dim]memory  [/] {_gb(made.host_bytes)} GB of the machine's, besides")
     say(f"[dim]pages   [/] {made.num_pages:,} of each engine, for {made.kv_tokens:,} tokens")
     for key, value in chosen.items():
         say(f"[dim]set     [/] [bold]{escape(key)}={_written(value)}[/]")

@@ -22,6 +22,7 @@ from ludus.cli.options import Port, ServedKey, ServedModels
 from ludus.cli.sampler_process import SamplerProcess
 from ludus.cli.signals import until_signalled
 from ludus.errors import BackendError, UserError
+from ludus.processes.allocator import share_one_arena
 from ludus.processes.blocking import run_blocking
 from ludus.processes.end_with_parent import end_with_parent
 from ludus.processes.program import PROGRAM
@@ -65,6 +66,7 @@ def watch(
     else:
         watched = check_watchable(folder, sampler=asked)
     os.nice(_NICE)
+    share_one_arena()  # requests are answered by many threads, each of which reads whole episodes
     if terminal:
         with closing(watched), suppress(KeyboardInterrupt):
             show_terminal(watched, Console())

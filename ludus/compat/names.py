@@ -23,7 +23,7 @@ from types import ModuleType
 from typing import Any
 
 from ludus.errors import ConfigError, MissingModuleError, UserError
-from ludus.settings import import_object
+from ludus.import_strings import import_object
 
 logger = logging.getLogger(__name__)
 

@@ -13,8 +13,8 @@ from ludus.engines.base import Engine
 from ludus.engines.http.client import HttpEngine
 from ludus.engines.process import ReplicaAddress, ServerCommand
 from ludus.engines.settings import EngineSettings, WeightRoute
+from ludus.import_strings import import_object
 from ludus.models.settings import ModelSettings
-from ludus.settings import import_object
 
 WITHOUT_FILES: tuple[WeightRoute, ...] = ("nccl", "ipc")
 """Ways of weights that need no files."""

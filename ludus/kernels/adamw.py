@@ -28,6 +28,9 @@ class AdamWStep:
     """Steps so far, this one included; at least 1."""
     seed: int
     """Seed of the stochastic rounding, below 2^32."""
+    start: int = 0
+    """Index in the weight of the first of the numbers that are given; only torch's operations take a part of a
+    weight."""
 
 
 class _Step(ctypes.Structure):
@@ -36,7 +39,7 @@ class _Step(ctypes.Structure):
 
 
 class NativeHalfStep:
-    """The fast implementation of HalfStep (ludus/trainer/adamw.py), for weights on the CPU."""
+    """The fast implementation of StepOne (ludus/trainer/adamw.py) with moments in bf16, for weights on the CPU."""
 
     def __init__(self, library: Path) -> None:
         signature = (ADDRESS, ADDRESS, ADDRESS, ADDRESS, SIZE, ADDRESS, COUNT)
@@ -46,6 +49,7 @@ class NativeHalfStep:
         assert all(each.is_contiguous() for each in (weight, gradient, first, second)), "tensors must be contiguous"
         assert weight.dtype == gradient.dtype == torch.float32, "weights and gradients must be fp32"
         assert first.dtype == second.dtype == torch.bfloat16, "moments must be bf16"
+        assert not step.start, "weights must be whole"
         beta1, beta2 = step.betas
         corrections = (1 - beta1**step.num_steps, 1 - beta2**step.num_steps)
         how = _Step(step.lr, beta1, beta2, step.eps, step.weight_decay, *corrections, step.seed)

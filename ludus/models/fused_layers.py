@@ -25,6 +25,7 @@ from torch.utils.checkpoint import checkpoint
 from ludus.algorithms.exact import exact
 from ludus.kernels.rowwise import NormRule
 from ludus.models import fused_autograd as fused
+from ludus.models.four_bit import FourBitLinear
 from ludus.models.lora import fuse_adapters, plain_adapter
 from ludus.models.operations import Operations, choose_operations
 from ludus.models.rowwise import Rowwise
@@ -192,10 +193,10 @@ def _can_stack(layers: Sequence[Any], owners: Counter[int]) -> bool:
     return len(kinds) == 1 and all(owners[parameter.data_ptr()] == 1 for parameter in own)
 
 
-def _plain(layer: Any) -> nn.Linear | None:
+def _plain(layer: Any) -> nn.Linear | FourBitLinear | None:
     """The linear layer itself, out of an adapter of peft's if it has one. None: it is something else."""
     layer = getattr(layer, "base_layer", layer)
-    return layer if type(layer) is nn.Linear else None
+    return layer if type(layer) in (nn.Linear, FourBitLinear) else None
 
 
 # ---- other linear layers ---------------------------------------------------------------------------------------------
@@ -230,7 +231,7 @@ class _FusedGate:
             return self._tail(gate, up)
         down = self.part.down_proj
         adapter, base = plain_adapter(down), _plain(down)
-        if self.is_silu and base is not None and (adapter is not None or base is down):
+        if self.is_silu and isinstance(base, nn.Linear) and (adapter is not None or base is down):
             return fused.gate_product(gate, up, base.weight, base.bias, self.rowwise, adapter)
         # the recomputation stops before the last product, whose result nobody needs again
         output: Tensor = checkpoint(self._tail, gate, up, use_reentrant=False, preserve_rng_state=False)

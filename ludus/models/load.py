@@ -33,6 +33,7 @@ from ludus.models.config import ModelConfig, text_config
 from ludus.models.context import ContextPlan
 from ludus.models.device import choose_device, use_device
 from ludus.models.dtype import with_dtype
+from ludus.models.four_bit import load_library, quantize_layers
 from ludus.models.fused_layers import fuse_layers
 from ludus.models.outline import check_headers, check_outline, read_config
 from ludus.models.pieces import Piece, whole_of
@@ -138,8 +139,7 @@ class LoadedModel:
     @property
     def layers(self) -> list[torch.nn.Module]:
         """The decoder's layers, first to last."""
-        lists = (each for each in self.module.base_model.modules() if isinstance(each, torch.nn.ModuleList))
-        return list(next(each for each in lists if len(each) == self.config.num_layers))
+        return decoder_layers(self.module, self.config)
 
     @property
     def adapter_config(self) -> dict[str, Any] | None:
@@ -184,12 +184,19 @@ class LoadedModel:
         return name if self.adapter is None else "base_model.model." + name.replace(f".{_ADAPTER}.", ".")
 
 
+def decoder_layers(module: PreTrainedModel, config: ModelConfig) -> list[torch.nn.Module]:
+    """As `LoadedModel.layers`."""
+    lists = (each for each in module.base_model.modules() if isinstance(each, torch.nn.ModuleList))
+    return list(next(each for each in lists if len(each) == config.num_layers))
+
+
 def load_model(settings: ModelSettings, *, seed: int = 0, is_mapped: bool = False) -> LoadedModel:
     """The model that `settings` names, its layers checked to be ones that Ludus samples and trains exactly.
 
     seed: of the first values of fresh adapters.
     is_mapped: the weights stay in their file, on the CPU, until somebody takes what is needed of them (`shards.py`).
-    Raises UserError if there is no such model or device, or if a layer keeps another state than keys and values.
+    Raises UserError if there is no such model or device, if a layer keeps another state than keys and values, or if
+    weights are to be kept in 4 bits and cannot be.
     """
     device = choose_device(settings.device)
     use_device(device)
@@ -211,25 +218,45 @@ def load_model(settings: ModelSettings, *, seed: int = 0, is_mapped: bool = Fals
             "whole model, so that nothing else would load an adapter of it; leave model.lora unset, or save the text "
             "decoder by itself first"
         )
-    module = _load_module(base_folder, described, getattr(torch, settings.dtype)).to("cpu" if is_mapped else device)
-    adapter = None
-    if base is not None:
-        if not any(any(folder.glob(pattern)) for pattern in _ADAPTER_FILES):
-            raise UserError(f"{folder} holds no {ADAPTER_FILE}; other files of weights are pickles, and are not read")
-        import peft  # not above: it takes a quarter of a second to load, and few models have an adapter
-
-        with quiet():
-            adapter = peft.PeftModel.from_pretrained(module, folder, is_trainable=True, autocast_adapter_dtype=False)
-    elif settings.lora is not None:
-        adapter = _add_lora(module, settings.lora, seed)
-        # peft itself would name the folder that the weights lie in, which for a hub id is one of this machine's cache
-        adapter.peft_config[_ADAPTER].base_model_name_or_path = base_reference(settings.path, folder)
+    is_quantized = settings.quantization != "none"
+    if is_quantized:
+        if base is None and settings.lora is None:
+            raise UserError(
+                "model.quantization=nf4 keeps weights in 4 bits, which cannot be trained: set model.lora, or leave "
+                "model.quantization unset"
+            )
+        load_library()
+    module = _load_module(base_folder, described, getattr(torch, settings.dtype))
+    if not (is_mapped or is_quantized):
+        module = module.to(device)
+    adapter = _adapter_of(module, settings, folder, seed)
+    if is_quantized:  # weight by weight: in 16 bits all of them might have no room on the device
+        quantize_layers(decoder_layers(module, config), device)
+        module.to(device)
     fuse_layers(module, device=device, stacks=not is_mapped)
     if not is_mapped:
         _leave_file(module)
     trainable = {name: parameter for name, parameter in module.named_parameters() if parameter.requires_grad}
     model = LoadedModel(folder, module, config, trainable, adapter)
     return replace(model, config=_proven(model))
+
+
+def _adapter_of(module: PreTrainedModel, settings: ModelSettings, folder: Path, seed: int) -> peft.PeftModel | None:
+    """The adapter that is saved in `folder`, or a fresh one if the settings ask for that."""
+    if adapter_base(folder) is not None:
+        if not any(any(folder.glob(pattern)) for pattern in _ADAPTER_FILES):
+            raise UserError(f"{folder} holds no {ADAPTER_FILE}; other files of weights are pickles, and are not read")
+        import peft  # not above: it takes a quarter of a second to load, and few models have an adapter
+
+        with quiet():
+            saved = peft.PeftModel.from_pretrained(module, folder, is_trainable=True, autocast_adapter_dtype=False)
+        return cast("peft.PeftModel", saved)
+    if settings.lora is None:
+        return None
+    adapter = _add_lora(module, settings.lora, seed)
+    # peft itself would name the folder that the weights lie in, which for a hub id is one of this machine's cache
+    adapter.peft_config[_ADAPTER].base_model_name_or_path = base_reference(settings.path, folder)
+    return adapter
 
 
 def _proven(model: LoadedModel) -> ModelConfig:

@@ -15,6 +15,7 @@ from typing import Any, cast
 import torch
 from torch import Tensor, nn
 
+from ludus.models.four_bit import FourBitLinear
 from ludus.models.fused_autograd import LoraAdapter
 from ludus.models.operations import Operations, torch_linear
 
@@ -34,16 +35,18 @@ def _layer_kind() -> type | None:
 
 def plain_adapter(part: nn.Module) -> LoraAdapter | None:
     """The one adapter that `part` adds to its base layer. None: it has none, or peft would compute it otherwise."""
-    if type(part) is not _layer_kind() or type(part.base_layer) is not nn.Linear:
+    if type(part) is not _layer_kind() or type(part.base_layer) not in (nn.Linear, FourBitLinear):
         return None
     layer: Any = part
+    base = layer.base_layer
+    dtype = base.dtype if isinstance(base, FourBitLinear) else base.weight.dtype
     if layer.disable_adapters or layer.merged or len(layer.active_adapters) != 1:
         return None
     (name,) = layer.active_adapters
     if name not in layer.lora_A or name in layer.lora_variant or type(layer.lora_dropout[name]) is not nn.Identity:
         return None
     down, up = layer.lora_A[name], layer.lora_B[name]
-    if up.bias is not None or down.weight.dtype != layer.base_layer.weight.dtype:
+    if up.bias is not None or down.weight.dtype != dtype:
         return None
     return LoraAdapter(down.weight, up.weight, layer.scaling[name])
 
@@ -56,4 +59,6 @@ def _adapted(
         return own(x, *rest, **more)
     multiply = torch_linear if torch.is_grad_enabled() else operations.linear
     low = multiply(x, adapter.down) * adapter.scale
+    if isinstance(base, FourBitLinear):
+        return base.product(x, multiply(low, adapter.up))
     return multiply(x, base.weight, base.bias, multiply(low, adapter.up))

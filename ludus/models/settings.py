@@ -41,6 +41,9 @@ class ModelSettings(Settings):
     Apple GPU."""
     lora: LoraSettings | None = None
     """None: every weight is trained."""
+    quantization: Literal["none", "nf4"] = "none"
+    """nf4: the weights under adapters are kept in 4 bits (QLoRA): a quarter of the memory, and slower products. Needs
+    bitsandbytes."""
     chat_template: str | None = None
     """Path of a .jinja file, the name of a template that Ludus ships or that the model brings along, such as
     `tool_use`, or the text of a template. None: the model's own."""

@@ -87,7 +87,9 @@ class Critic:
     ) -> None:
         """how: settings of the policy's trainer.  hold, give_way: as for `Backward` and `TargetStates`."""
         self.model, self.settings = critic.model, critic.settings
-        self.optimizer = MasterOptimizer(self.model.trainable, self.settings.optimizer, rounding, ranks)
+        self.optimizer = MasterOptimizer(
+            self.model.trainable, self.settings.optimizer, rounding, ranks, in_host=how.offload == "optimizer"
+        )
         self._forward = ValueForward(self.model, give_way)
         self._ranks, self._hold = ranks, hold
         is_whole = self.model.gathering is None

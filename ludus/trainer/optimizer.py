@@ -23,7 +23,7 @@ from ludus.models.pieces import Piece
 from ludus.trainer.adamw import make_adamw
 from ludus.trainer.fixed_order import add_rows
 from ludus.trainer.loss_scale import LossScale
-from ludus.trainer.offload import HostMemory
+from ludus.trainer.offload import HostMemory, PinnedMemory
 from ludus.trainer.ranks import Ranks, SingleRank
 from ludus.trainer.rounding import Rounding
 from ludus.trainer.settings import OptimizerSettings
@@ -68,9 +68,13 @@ class MasterOptimizer:
         settings: OptimizerSettings,
         rounding: Rounding,
         ranks: Ranks | None = None,
+        *,
+        in_host: bool = False,
     ) -> None:
         """rounding: of masters to parameters.  ranks: the parameters are sharded over these. None: they are whole.
 
+        in_host: masters and moments are in the host's memory all the time, if the parameters are not; a step is
+        computed where these are.
         Raises ConfigError for a decay without `total_steps`.
         """
         if settings.decay != "constant" and settings.total_steps is None:
@@ -86,15 +90,20 @@ class MasterOptimizer:
         self._parameters = dict(parameters)
         self.loss_scale = LossScale(is_needed=any(each.dtype == torch.float16 for each in parameters.values()))
         """The accumulated gradients are to be divided by its factor."""
+        self._device = next(iter(parameters.values())).device
+        if in_host and self._device.type == "cpu":
+            logger.warning("trainer.offload=optimizer has no effect: the model is on the processor, as all else is")
+        self._pinned = PinnedMemory(self._device) if in_host and self._device.type != "cpu" else None
+        """Where masters and moments are. None: on the device, or moved with the gradients."""
         own = self.ranks.local_piece
-        self._masters = {name: own(each).to(torch.float32, copy=True) for name, each in parameters.items()}
-        self._grads = {name: torch.empty_like(master) for name, master in self._masters.items()}
+        self._masters = {name: self._master(own(each)) for name, each in parameters.items()}
+        self._grads = {name: self._new_gradient(name) for name in parameters}
         self._empty = set(self._masters)
         for name, parameter in self._parameters.items():
             parameter.register_post_accumulate_grad_hook(_GradientMover(self, name))  # type: ignore[no-untyped-call]
-        self._adamw = make_adamw(self._masters, settings)
+        self._adamw = make_adamw(self._masters, settings, host=self._pinned)
         self._host: HostMemory | None = None
-        """Where all of it lies while it is not computed with. None: it stays on the device."""
+        """Where all of it lies while it is not computed with. None: it stays where it is."""
 
     def __repr__(self) -> str:
         num_values = sum(master.numel() for master in self._masters.values())
@@ -117,7 +126,7 @@ class MasterOptimizer:
     def offload(self) -> None:
         """From now on masters, gradients and moments are on the parameters' device within `on_device` alone, and in the
         host's memory else."""
-        self._host = HostMemory(next(iter(self._parameters.values())).device)
+        self._host = HostMemory(self._device)
         self._leave_device(self._host)
 
     @contextmanager
@@ -138,9 +147,19 @@ class MasterOptimizer:
         host.take(self._movable())
 
     def _movable(self) -> dict[str, Tensor]:
-        parts = {"master": self._masters, "gradient": self._grads}
-        own = {f"{part}/{name}": each for part, tensors in parts.items() for name, each in tensors.items()}
-        return {**own, **self._adamw.beside_weights()}
+        gradients = {f"gradient/{name}": each for name, each in self._grads.items()}
+        if self._pinned is not None:
+            return gradients
+        masters = {f"master/{name}": each for name, each in self._masters.items()}
+        return {**masters, **gradients, **self._adamw.beside_weights()}
+
+    def _master(self, rows: Tensor) -> Tensor:
+        if self._pinned is None:
+            return rows.to(torch.float32, copy=True)
+        return self._pinned.empty(rows.shape, torch.float32).copy_(rows.detach())
+
+    def _new_gradient(self, name: str) -> Tensor:
+        return torch.empty_like(self._masters[name], device=self._device)
 
     def sink(self, name: str) -> Tensor:
         """The fp32 buffer of the parameter's gradient, to add to."""
@@ -152,7 +171,7 @@ class MasterOptimizer:
     def _buffer(self, name: str) -> Tensor:
         """The same, whatever it holds."""
         if name not in self._grads:
-            self._grads[name] = torch.empty_like(self._masters[name])
+            self._grads[name] = self._new_gradient(name)
         return self._grads[name]
 
     def add_gradient(self, name: str, gradient: Tensor) -> None:
@@ -247,7 +266,7 @@ class MasterOptimizer:
             if name not in weights or weights[name].shape != master.shape:
                 raise UserError(f"the weights are of another model: there is no {name} of shape {tuple(master.shape)}")
             master.copy_(weights[name])
-        self._adamw = make_adamw(self._masters, self.settings)
+        self._adamw = make_adamw(self._masters, self.settings, host=self._pinned)
         self.forget_gradients()
         self.num_batches = 0
 
@@ -255,8 +274,8 @@ class MasterOptimizer:
         shape = self._parameters[name].shape
         rows, *columns = self.ranks.piece(self._parameters[name])
         first = rows.start * math.prod(shape[1:]) + (columns[0].start if columns else 0)
-        master = self._masters[name].to(into.device)
-        self.rounding.copy(master, into, name=name, first=first, stride=shape[1] if columns else None)
+        stride = shape[1] if columns else None
+        self.rounding.copy(self._masters[name], into, name=name, first=first, stride=stride)
 
     @torch.no_grad()
     def _clip(self) -> Tensor:

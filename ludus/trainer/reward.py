@@ -75,7 +75,9 @@ class RewardTrainer:
         """
         self.model = model
         rounding = Rounding(settings.publish_rounding, seed, model.head_weight.device)
-        self.optimizer = MasterOptimizer(model.trainable, settings.optimizer, rounding)
+        self.optimizer = MasterOptimizer(
+            model.trainable, settings.optimizer, rounding, in_host=settings.offload == "optimizer"
+        )
         self.scores = RewardScores(model, row_tokens=settings.row_tokens, pad_id=pad_id)
         self._head_name = next(name for name, each in model.trainable.items() if each is model.head_weight)
         self._center_coefficient = center_coefficient

@@ -37,7 +37,7 @@ class Rounding:
     """The rounding of a run's master weights."""
 
     def __init__(self, name: RoundingName, seed: int, device: torch.device) -> None:
-        """seed: the run's.  device: of masters and weights."""
+        """seed: the run's.  device: of the weights."""
         self.name = name
         self.seed = seed
         self._native: NativeRounding | None = None
@@ -52,6 +52,7 @@ class Rounding:
     def copy(self, master: Tensor, into: Tensor, *, name: str, first: int = 0, stride: int | None = None) -> None:
         """Write fp32 numbers into a tensor of the same shape, rounded if its type is smaller.
 
+        master: perhaps in the host's memory while `into` is on a card, which then rounds one part after the other.
         name: of the weight.  first: index in the weight of the first number.  stride: of a matrix, by how much the
         index grows from row to row. None: the numbers follow each other in the weight.
         """
@@ -73,14 +74,15 @@ class Rounding:
                 self._native(exact, rounded_row, first=first + row * stride, key=key)
             return
         how = _ROUNDINGS[into.dtype]
-        flat, width = master.reshape(-1), master.shape[-1]
-        rounded = []
-        for number, part in enumerate(torch.split(flat, _CHUNK)):
-            at = torch.arange(number * _CHUNK, number * _CHUNK + len(part), device=master.device)
+        whole = into if into.is_contiguous() else torch.empty(into.shape, dtype=into.dtype, device=into.device)
+        places = torch.split(whole.view(-1), _CHUNK)
+        for number, (part, place) in enumerate(zip(torch.split(master.reshape(-1), _CHUNK), places, strict=True)):
+            at = torch.arange(number * _CHUNK, number * _CHUNK + len(part), device=into.device)
             if stride is not None:
-                at = at // width * stride + at % width
-            rounded.append(how(part, mixed_bits_at(at + first, key)).to(into.dtype))
-        into.copy_(torch.cat(rounded).view(master.shape) if rounded else flat.view(master.shape))
+                at = at // master.shape[-1] * stride + at % master.shape[-1]
+            place.copy_(how(part.to(into.device, non_blocking=True), mixed_bits_at(at + first, key)))
+        if whole is not into:
+            into.copy_(whole)
 
 
 def round_up_above(exact: Tensor, thresholds: Tensor) -> Tensor:

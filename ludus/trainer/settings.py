@@ -84,6 +84,9 @@ class TrainerSettings(Settings):
     nearest, with which small changes have no effect until they have added up."""
     activation_checkpointing: bool = False
     """Recompute each layer in the backward pass: much less memory, about a third more time."""
+    offload: Literal["none", "optimizer"] = "none"
+    """optimizer: on a card, masters and moments are in the machine's memory, and pass through the card piece by piece
+    in every step: 4 bytes a trained weight are left of 12 or 16. Bits are the same."""
     record_tokens: bool = True
     """Keep in the run's folder what the loss used of every trained token: some 20 bytes per token."""
 

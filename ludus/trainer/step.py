@@ -128,13 +128,13 @@ class ModelTrainer:
         shared = None
         if isinstance(critic, CriticSettings):
             shared = SharedCritic(model, critic, self._forward, self.ranks)
-        beside = {} if shared is None else {HEAD_NAME: shared.parameter}
-        self.optimizer = MasterOptimizer({**model.trainable, **beside}, settings.optimizer, rounding, self.ranks)
+        trained = model.trainable | ({} if shared is None else {HEAD_NAME: shared.parameter})
+        in_host = settings.offload == "optimizer"
+        self.optimizer = MasterOptimizer(trained, settings.optimizer, rounding, self.ranks, in_host=in_host)
         is_whole = model.gathering is None
-        heads = (name for name, each in model.trainable.items() if is_whole and each is model.head_weight)
-        self._backward = Backward(
-            self._forward, self.optimizer, self.ranks, head_name=next(heads, None), hold=self._hold
-        )
+        heads = [name for name, each in model.trainable.items() if is_whole and each is model.head_weight]
+        head = heads[0] if heads else None
+        self._backward = Backward(self._forward, self.optimizer, self.ranks, head_name=head, hold=self._hold)
         self._backward.shared_critic = shared
         # a row uses few of the embedding's rows, so its gradient is sparse; sums over ranks are dense, and Apple's GPUs
         # have no sparse tensors

@@ -14,6 +14,7 @@ import pytest
 
 import ludus
 from ludus.config import Config
+from ludus.errors import BackendError
 from ludus.text.tokenizer import Tokenizer
 from ludus.trainer.step import ModelTrainer
 from ludus.types import Call
@@ -111,3 +112,33 @@ def test_a_run_that_is_killed_while_its_server_sleeps_goes_on(
     summary = ludus.Trainer(given, ROWS).train(Talker, resume=True)
     assert summary.steps == 3 and summary.ledger.unbalanced == 0
     assert stand_in.card_size == sum(SIZES.values())
+
+
+@pytest.mark.parametrize("path", ["/sleep", "/wake_up"])
+def test_a_server_that_does_not_give_way_ends_the_run(
+    path: str,
+    tiny_model_folder: Path,
+    tmp_path: Path,
+    stand_in: StandIn,
+    url: str,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Nothing is trained beside a server that is awake, nobody waits for one that stays asleep, and the error says what
+    to set."""
+    sizes: list[int] = []
+    train_batch = ModelTrainer.train_batch
+
+    def noted(self: ModelTrainer, *args: Any, **how: Any) -> Any:
+        sizes.append(stand_in.card_size)
+        return train_batch(self, *args, **how)
+
+    class Refusing(Steps):
+        def on_step(self, step: int, metrics: Any) -> None:
+            super().on_step(step, metrics)
+            stand_in.refuses = {path}
+
+    monkeypatch.setattr(ModelTrainer, "train_batch", noted)
+    config = shared_config(tiny_model_folder, tmp_path, url, total_train_steps=4)
+    with pytest.raises(BackendError, match=f"{path} with 500.*engine.placement=split"):
+        ludus.Trainer(config, ROWS).train(Talker, observer=Refusing())
+    assert set(sizes) == {0} and len(sizes) == (1 if path == "/sleep" else 2)

@@ -157,6 +157,7 @@ def test_a_user_watches_a_run_that_trains(tmp_path: Path, tiny_model_folder: Pat
         page.wait_for("live", "running")
         page.tab_to("live")
         page.press("Enter")
+        page.wait_for("Curves")
         page.wait_until(f"{step} > {later}", LOADED_S)
         trained.kill()
         page.wait_for("interrupted")

@@ -7,6 +7,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from ludus.cli.measuring import folder_of
 
 
@@ -75,3 +77,18 @@ def test_what_cannot_be_measured_is_refused(tiny_model_folder: Path, tmp_path: P
     for arguments, said in (*with_model, *alone):
         ended = ludus("bench", *arguments)
         assert ended.code == 2 and said in ended.err, arguments
+
+
+def test_without_a_card_nothing_is_measured_on_one(
+    ludus: Callable[..., Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`bench gpu` ends at once with code 2 and one sentence, and writes nothing; its list needs no card."""
+    monkeypatch.setattr("torch.cuda.is_available", lambda: False)
+    folder = tmp_path / "results"
+    ended = ludus("bench", "gpu", "--folder", folder)
+    assert ended.code == 2 and "no card" in ended.err and "--list" in ended.err and not folder.exists()
+    ended = ludus("bench", "gpu", "--list", "--folder", folder)
+    assert ended.code == 0 and not folder.exists(), ended.err
+    assert ended.out.index("kernels") < ended.out.index("test_draws") < ended.out.index("step-4b")
+    ended = ludus("bench", "gpu", "kernel", "--list")
+    assert ended.code == 2 and "no part 'kernel'" in ended.err and "kernels, tree" in ended.err

@@ -45,3 +45,11 @@ def test_a_card_that_two_have_in_turns_is_one(tmp_path, ludus):
     assert ended.code == 0, ended.err
     for part in ("1 card: trains", "in its turn: samples", "vLLM asleep", "1 of 1 card of 80.0 GB in use"):
         assert part in ended.out, ended.out
+
+
+def test_what_the_machines_memory_holds_is_shown(tmp_path, ludus):
+    """With the key that moves it there, where nothing fits without."""
+    ended = ludus("plan", model(tmp_path), "--cards", "1x40")
+    assert ended.code == 0, ended.err
+    assert "trainer.offload=optimizer" in ended.out and "48.27 GB of the machine's" in ended.out
+    assert "masters" not in ended.out

@@ -27,7 +27,7 @@ def test_agents_there_are_still_found(tmp_path: Path) -> None:
     """By the name of their file or module, behind the libraries."""
     (tmp_path / "my_agent.py").write_text("import starlette.requests\nclass Agent: ...\n")
     (tmp_path / "starlette.py").write_text("raise SystemExit('mine')")
-    code = "from ludus.settings import import_object as of; print(of('my_agent:Agent'), of('my_agent.py:Agent'))"
+    code = "from ludus.import_strings import import_object as of; print(of('my_agent:Agent'), of('my_agent.py:Agent'))"
     ended = subprocess.run(
         [sys.executable, "-P", "-c", code], cwd=tmp_path, capture_output=True, text=True, check=False
     )

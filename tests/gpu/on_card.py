@@ -168,10 +168,19 @@ def make_runner(model: LoadedModel, kernel: AttentionKernel, *, has_graphs: bool
     return a_runner(model, kernel, choose_capture(model.head_weight.device) if has_graphs else None)
 
 
-@pytest.mark.parametrize("has_graphs", [False, True], ids=["steps", "graphs"])
 @pytest.mark.parametrize("family", FAMILIES)
-def test_sampling(family: str, has_graphs: bool, models: Callable[..., LoadedModel]) -> None:
-    """The paged kernel, with and without graphs, samples what the processor samples; a second time as well."""
+def test_sampling(family: str, models: Callable[..., LoadedModel]) -> None:
+    """The paged kernel samples what the processor samples; a second time as well."""
+    assert_sampled_alike(models, family, has_graphs=False)
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_sampling_by_graphs(family: str, models: Callable[..., LoadedModel]) -> None:
+    """The same with its steps captured as graphs."""
+    assert_sampled_alike(models, family, has_graphs=True)
+
+
+def assert_sampled_alike(models: Callable[..., LoadedModel], family: str, *, has_graphs: bool) -> None:
     limits = [7, 20, 9, 12, 15]
     expected = sampled(make_runner(models(family, "cpu"), EagerKernel()), limits)
     runner = make_runner(models(family, "cuda"), TritonKernel(CARD), has_graphs=has_graphs)
@@ -281,6 +290,20 @@ def test_a_trainer_that_leaves_the_card_between_batches_learns_the_same(
             num_trained = sum(each.numel() for each in masters)
             assert torch.cuda.max_memory_allocated() - allocated >= 12 * num_trained
             assert torch.cuda.memory_allocated() - allocated < num_trained
+    assert all(torch.equal(ends[0][name], ends[1][name]) for name in ends[0])
+
+
+@pytest.mark.parametrize("moments", ["fp32", "bf16"])
+def test_an_optimizer_in_the_hosts_memory_learns_the_same(moments: str, tiny_models: Callable[[str], Path]) -> None:
+    """To the bit: masters and moments pass through the card, and lie in pinned memory."""
+    ends = []
+    for offload in ("none", "optimizer"):
+        how = {"model": {"dtype": "bfloat16"}, "optimizer": {"moments": moments}, "offload": offload}
+        trainer = make_trainer(tiny_models("llama"), "cuda", **how)
+        ends.append(moved(trainer))
+        kept = [*trainer.optimizer.masters.values()]
+        kept += [own["exp_avg"] for own in trainer.optimizer.state()["moments"].values()]
+        assert all(each.is_pinned() if offload == "optimizer" else each.is_cuda for each in kept)
     assert all(torch.equal(ends[0][name], ends[1][name]) for name in ends[0])
 
 

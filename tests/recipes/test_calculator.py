@@ -18,7 +18,7 @@ from ludus.episodes.keys import SessionKeys
 from ludus.episodes.recorder import Recorder
 from ludus.episodes.spec import SessionSpec
 from ludus.gateway.server import GatewayServer
-from ludus.settings import import_object
+from ludus.import_strings import import_object
 from ludus.text.chat import ChatText
 from tests.gateway.clients import async_client
 

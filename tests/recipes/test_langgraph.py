@@ -11,7 +11,7 @@ import pytest
 import ludus
 from ludus.compat.config import Config
 from ludus.compat.verl.settings import RewardSettings
-from ludus.settings import import_object
+from ludus.import_strings import import_object
 from ludus.text.chat import ChatText
 from tests.compat.verl.conftest import Player, ReplayResult, configured
 

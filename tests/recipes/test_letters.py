@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 import ludus
-from ludus.settings import import_object
+from ludus.import_strings import import_object
 
 RECIPE = Path(__file__).parents[2] / "recipes" / "letters"
 

@@ -10,7 +10,7 @@ import pytest
 from ludus.api.agent import choose_agent
 from ludus.api.experiment import open_experiment
 from ludus.compat.config import load_config
-from ludus.settings import import_object
+from ludus.import_strings import import_object
 from tests.compat.realhf.conftest import play, text
 
 __all__ = ["play", "text"]

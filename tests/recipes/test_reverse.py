@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 import ludus
-from ludus.settings import import_object
+from ludus.import_strings import import_object
 
 RECIPE = Path(__file__).parents[2] / "recipes" / "reverse"
 

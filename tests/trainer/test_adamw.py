@@ -8,10 +8,12 @@ from torch import Tensor
 
 from ludus.kernels.adamw import AdamWStep, NativeHalfStep
 from ludus.kernels.build import build_library
-from ludus.trainer.adamw import make_adamw, torch_half_step
+from ludus.trainer.adamw import InPieces, make_adamw, torch_half_step
+from ludus.trainer.offload import PinnedMemory
 from ludus.trainer.settings import OptimizerSettings
 
 HalfStep = Callable[[Tensor, Tensor, Tensor, Tensor, AdamWStep], None]
+CPU = torch.device("cpu")
 HALF_STEPS = [NativeHalfStep(build_library("adamw")), torch_half_step]
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16}
 
@@ -94,3 +96,42 @@ def test_moments_of_one_type_go_on_in_the_other() -> None:
         second.step({"weight": torch.ones(3, 4)}, lr=0.1)
         torch.testing.assert_close(weight, torch.full((3, 4), 0.8), atol=2e-3, rtol=0)
         assert float(second.moments()["weight"]["step"]) == 2
+
+
+@pytest.mark.parametrize("moments", ["fp32", "bf16"])
+def test_a_step_from_the_hosts_memory_has_equal_bits(moments: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Weights and moments that pass through a device piece by piece move as those that lie there, also after a
+    checkpoint; here both places are the processor's memory."""
+    monkeypatch.setattr("ludus.trainer.adamw._CHUNK", 64)
+    monkeypatch.setattr("ludus.trainer.adamw.choose_half_step", lambda weight: torch_half_step)
+    settings = OptimizerSettings.model_validate({"moments": moments, "weight_decay": 0.1})
+    ends = []
+    for host in (None, PinnedMemory(CPU)):
+        weights = {"matrix": draw(40, 70), "bias": draw(30, seed=1), "still": draw(5, seed=2)}
+        adamw = make_adamw(weights, settings, host=host)
+        for step in range(4):
+            if step == 2:
+                saved, adamw = adamw.moments(), make_adamw(weights, settings, host=host)
+                adamw.take_over(saved)
+            gradients = {name: draw(*weights[name].shape, seed=step + 7) for name in ("matrix", "bias")}
+            adamw.step(gradients, lr=0.1 / (step + 1))
+        assert adamw.moments().keys() == {"matrix", "bias"}
+        kept = [own[key] for own in adamw.moments().values() for key in ("exp_avg", "exp_avg_sq")]
+        ends.append([*weights.values(), *kept])
+    assert all(torch.equal(one, other) for one, other in zip(*ends, strict=True))
+
+
+def test_a_piece_is_all_that_is_brought(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever the size of a weight; the host's own numbers change when the piece goes back."""
+    monkeypatch.setattr("ludus.trainer.adamw._CHUNK", 64)
+    weight, first, second, gradient = draw(10, 20), torch.zeros(10, 20), torch.zeros(10, 20), draw(10, 20, seed=1)
+    before, seen = weight.clone(), []
+
+    def step_one(own: Tensor, piece: Tensor, *moments: Tensor | AdamWStep) -> None:
+        assert torch.equal(own, before.view(-1)[len(seen) * 64 :][: len(own)])
+        seen.append(len(own))
+        own.sub_(piece)
+
+    InPieces(step_one, CPU)(weight, gradient, first, second, AdamWStep(0.1, (0.9, 0.95), 1e-8, 0.0, 1, seed=7))
+    assert seen == [64, 64, 64, 8]
+    assert torch.equal(weight, before - gradient)

@@ -1,4 +1,5 @@
-"""What the card holds of a trainer that has it only in turns, on a device without data in the place of a card."""
+"""What the card holds of a trainer whose optimizer is in the host's memory, always or while somebody else has the card,
+on a device without data in the place of a card."""
 
 from __future__ import annotations
 
@@ -12,7 +13,7 @@ from torch import Tensor
 from torch.nn import Parameter
 
 from ludus.engines.lease import ComputeLease
-from ludus.trainer.offload import HostMemory
+from ludus.trainer.offload import HostMemory, PinnedMemory
 from ludus.trainer.optimizer import MasterOptimizer
 from ludus.trainer.rounding import Rounding
 from ludus.trainer.settings import OptimizerSettings, TrainerSettings
@@ -146,3 +147,58 @@ def test_moved_state_trains_to_equal_bits(moments: str, monkeypatch: pytest.Monk
             optimizer.copy_to_parameters()
         ends.append(optimizer.masters)
     assert all(torch.equal(ends[0][name], ends[1][name]) for name in ends[0])
+
+
+@pytest.mark.parametrize("moments", ["fp32", "bf16"])
+@pytest.mark.parametrize("lora", [False, True], ids=["whole", "lora"])
+def test_an_optimizer_in_the_hosts_memory(
+    lora: bool, moments: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Masters and moments are never on the card, gradients always: through steps, publishing, saving and resuming."""
+    with without_data(monkeypatch):
+        optimizer = OptimizerSettings.model_validate({"moments": moments})
+        trainer = trained({}, lora=lora, optimizer=optimizer, offload="optimizer", num_minibatches=2)
+        per_weight = 4  # the gradient
+        num_trained = sum(each.numel() for each in trainer.model.trainable.values())
+        trainer.publish().copy_into_shared()
+        assert all(weight.device == NO_DATA for _, weight in trainer.publish().named_tensors())
+        trainer.save(tmp_path)
+        trainer.load(tmp_path)
+        trainer.train_batch(batch())
+        assert on_card(trainer.optimizer) == per_weight * num_trained
+        assert all(each.device == NO_DATA for each in trainer.optimizer._grads.values())
+        trainer.offload()
+        trainer.train_batch(batch())
+        assert on_card(trainer.optimizer) == 0
+
+
+def test_a_critics_optimizer_is_there_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    """And a head on the policy's trunk, which is one more weight of the policy's optimizer."""
+    with without_data(monkeypatch):
+        trainer = trained({"name": "ppo"}, critic="separate", offload="optimizer")
+        assert trainer.critic is not None
+        for own in (trainer.optimizer, trainer.critic.optimizer):
+            assert all(each.device.type == "cpu" for each in own.masters.values())
+        trainer = trained({"name": "ppo"}, critic="shared", offload="optimizer")
+        assert all(each.device.type == "cpu" for each in trainer.optimizer.masters.values())
+
+
+def test_on_a_processor_nothing_is_elsewhere(caplog: pytest.LogCaptureFixture) -> None:
+    """The setting is told to have no effect."""
+    weights = {"w": Parameter(torch.ones(3))}
+    optimizer = MasterOptimizer(weights, OptimizerSettings(), Rounding("dither", 0, torch.device("cpu")), in_host=True)
+    assert optimizer._pinned is None
+    assert "trainer.offload=optimizer has no effect" in caplog.text
+
+
+def test_tensors_are_cut_from_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """None overlaps another, each begins at a page of memory, and what is larger than a block gets one of its own."""
+    monkeypatch.setattr("ludus.trainer.offload._BLOCK_BYTES", 1 << 14)
+    memory = PinnedMemory(torch.device("cpu"))
+    shapes = [(3, 5), (1000,), (0, 4), (5000,), (7, 2, 2), (1024,)]
+    made = [memory.empty(shape, dtype) for shape in shapes for dtype in (torch.float32, torch.bfloat16)]
+    for number, each in enumerate(made):
+        each.fill_(number)
+    assert [tuple(each.shape) for each in made] == [shape for shape in shapes for _ in range(2)]
+    assert all(bool((each == number).all()) for number, each in enumerate(made))
+    assert sum(len(block) for block, _ in memory._blocks) <= 4 * (1 << 14) + (1 << 15)

@@ -142,3 +142,13 @@ def test_seeds_and_names_have_thresholds_of_their_own() -> None:
     assert torch.equal(dithered(master), dithered(master))
     for other in (dithered(master, seed=1), dithered(master, name="v"), dithered(master, first=1)):
         assert 0.2 < float((other != dithered(master)).float().mean()) < 0.5
+
+
+def test_a_weight_is_rounded_in_parts_as_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As on a card, which is brought a part of a master at a time: equal bits, also into memory with gaps."""
+    master = draw(40, 70)
+    whole = dithered(master, seed=3, first=11)
+    monkeypatch.setattr("ludus.trainer.rounding._CHUNK", 64)
+    for into in (torch.empty(40, 70, dtype=torch.bfloat16), torch.empty(40, 140, dtype=torch.bfloat16)[:, ::2]):
+        Rounding("dither", 3, torch.device("cuda")).copy(master, into, name="w", first=11)
+        assert torch.equal(into, whole)

@@ -327,14 +327,14 @@ def test_a_report_filters_as_the_server_does(page: Browser, folder: Path) -> Non
 _NODES = "document.querySelectorAll('main *').length"
 _MOST_NODES = 4000
 _LONG_VIEWS = {
-    # what scrolls, what a row is, and what is written where it ends
-    "episode/ep-1/tokens": (".token-lines", ".tok", "<|im_end|>"),
-    "episode/ep-1/messages": (".messages", ".said", "guess"),
-    "episode/ep-2/messages": (".messages", ".messages .said", "turn 3000"),
-    "episode/ep-2/time": (".turns", ".graph button", "turn 3000"),
-    "episode/ep-2/prompt": (".token-lines", ".tok", ""),
-    "group/group-2": (".siblings", ".member .said", ""),
+    "episode/ep-1/tokens": (".token-lines", ".tok"),
+    "episode/ep-1/messages": (".messages", ".messages .said"),
+    "episode/ep-2/messages": (".messages", ".messages .said"),
+    "episode/ep-2/time": (".turns", ".graph button"),
+    "episode/ep-2/prompt": (".token-lines", ".tok"),
+    "group/group-2": (".siblings", ".member .said"),
 }
+"""By its place what scrolls in a view, and what a row is."""
 
 
 @pytest.fixture(scope="module")
@@ -352,8 +352,8 @@ def test_of_what_is_long_only_what_is_seen_is_drawn(page: Page, long_run: Path) 
     """An answer of 100,000 tokens, 3,000 turns, a group of 300: the page holds as many nodes as a short one, wherever
     one scrolls, and rows stand in what is seen."""
     with watching(long_run) as (link, _, _):
-        for place, (box, row, _end) in _LONG_VIEWS.items():
-            show(page, link, f"run/long/{place}")
+        for place, (box, row) in _LONG_VIEWS.items():
+            show(page, link, f"run/long/{place}", "long")
             page.wait_until(f"document.querySelector('{row}')")
             for part in (0.0, 0.3, 0.31, 0.9, 1.0, 0.5, 0.0):
                 scrolled(page, box, part)
@@ -400,7 +400,7 @@ def test_what_a_long_episode_asks_for_is_bounded(page: Page, long_run: Path) -> 
         show(page, link, "run/long/group/group-2", "300 members")
         page.wait_until("document.querySelectorAll('.member .said').length > 8")
         asked = [url for url in page.requests if "/episodes/" in url]
-        assert 4 <= len(asked) <= 12
+        assert 4 <= len(asked) <= 20  # what is seen before the columns have their width, too
         page.press("]")  # the best one is the last of them; the next one is the first
         page.wait_until("location.hash.includes('base=')")
         page.run("document.querySelector('.siblings').scrollLeft = 40000")

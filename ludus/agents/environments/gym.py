@@ -18,7 +18,7 @@ from typing import Any
 
 from ludus.agents.environments.base import EnvironmentService
 from ludus.errors import UserError
-from ludus.settings import import_object
+from ludus.import_strings import import_object
 
 _NUMBER = re.compile(r"-?\d+")
 

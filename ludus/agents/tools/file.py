@@ -19,7 +19,8 @@ from ludus.agents.tools.mcp import McpAddress, McpServer, McpServers, McpTool
 from ludus.agents.tools.schema import read_schema
 from ludus.agents.tools.source import OneTool, ToolPlan
 from ludus.errors import ConfigError, UserError
-from ludus.settings import Settings, import_file, import_object, load_yaml
+from ludus.import_strings import import_file, import_object
+from ludus.settings import Settings, load_yaml
 
 ToolT = TypeVar("ToolT", bound=BaseTool)
 Find = Callable[[str], Any]

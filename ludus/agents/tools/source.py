@@ -12,7 +12,7 @@ from typing import Any, Protocol
 from ludus.agents.tools.base import BaseTool
 from ludus.agents.tools.function import FunctionTool, tool_of
 from ludus.errors import UserError
-from ludus.settings import import_object
+from ludus.import_strings import import_object
 
 _FORMS = "a BaseTool, a function, something with `setup` and `close` that gives tools, or an import string of one"
 

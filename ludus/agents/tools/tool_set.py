@@ -20,7 +20,8 @@ from ludus.agents.tools.instance import ToolEntry, ToolInstance, ToolKwargs
 from ludus.agents.tools.schema import spec_of
 from ludus.agents.tools.source import ToolPlan, plan_of
 from ludus.errors import UserError
-from ludus.settings import did_you_mean, import_object
+from ludus.import_strings import import_object
+from ludus.settings import did_you_mean
 from ludus.text.tokenizer import Tokenizer
 from ludus.types import ToolSpec
 

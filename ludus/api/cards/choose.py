@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from itertools import product
 from typing import Literal
 
 from ludus.api.cards.memory import (
@@ -22,6 +23,7 @@ from ludus.api.cards.memory import (
     MomentsName,
     RowCost,
     Training,
+    host_bytes,
     reserved,
     sampling_parts,
     training_parts,
@@ -76,6 +78,7 @@ class Fixed:
     tensor_parallel: int | None = None
     has_checkpointing: bool | None = None
     moments: MomentsName | None = None
+    in_host: bool | None = None
     row_tokens: int | None = None
     kv_bytes: int | None = None
     context_length: int | None = None
@@ -85,8 +88,8 @@ class Fixed:
     """Ranks that compute each layer together; and over which rows are cut besides. No plan chooses them."""
     context: int = 1
 
-    def training(self, ranks: int, has_checkpointing: bool, moments: MomentsName) -> Training:
-        return Training(ranks, has_checkpointing, moments, self.tensor, self.context)
+    def training(self, ranks: int, has_checkpointing: bool, moments: MomentsName, in_host: bool) -> Training:
+        return Training(ranks, has_checkpointing, moments, in_host, self.tensor, self.context)
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,6 +135,8 @@ class Plan:
     pages_are_most: bool
     """Longer rows, or more pages, would not help."""
     uses: tuple[CardUse, ...]
+    host_bytes: int
+    """Of the machine's memory, for what waits there or is never on a GPU."""
 
     @property
     def context_tokens(self) -> int:
@@ -155,17 +160,27 @@ class Plan:
         is_exact, has_whole_layers = self.how.moments == "fp32", not self.how.has_checkpointing
         # where memory is short, the scarcer of rows and pages counts before speed
         scarcest = 1.0 if self.is_good else balance
-        return is_exact, self.is_good, scarcest, self.num_sampling, has_whole_layers, balance, -self.how.ranks
+        speed = self.num_sampling, has_whole_layers, balance, -self.how.ranks
+        return not self.how.in_host, is_exact, self.is_good, scarcest, *speed
 
 
 def choose(job: Job, cards: Cards, fixed: Fixed) -> Plan | None:
     """The best plan. None: nothing fits."""
+    if job.is_quantized:  # weights in 4 bits are not shared out
+        fixed = replace(fixed, ranks=1)
     kinds: tuple[MomentsName, ...] = ("fp32", "bf16") if fixed.moments is None else (fixed.moments,)
     layers = (False, True) if fixed.has_checkpointing is None else (fixed.has_checkpointing,)
-    for moments in kinds:  # fp32 first: any plan with exact moments is better than one without
+    # An optimizer whose state crosses the bus in every step costs seconds: only where nothing fits without. fp32 first:
+    # any plan with exact moments is better than one without.
+    places = (False, True) if fixed.in_host is None else (fixed.in_host,)
+    for in_host, moments in product(places, kinds):
         plans = [
             _planned(
-                job, cards.num_bytes, fixed, placement, fixed.training(placement.ranks, has_checkpointing, moments)
+                job,
+                cards.num_bytes,
+                fixed,
+                placement,
+                fixed.training(placement.ranks, has_checkpointing, moments, in_host),
             )
             for placement in _placements(cards.count, fixed)
             for has_checkpointing in layers
@@ -258,6 +273,7 @@ def _planned(job: Job, card_bytes: int, fixed: Fixed, place: _Placement, how: Tr
         rows_are_most=row >= bounds.most_row,
         pages_are_most=pages_are_most,
         uses=tuple(uses),
+        host_bytes=host_bytes(job, how, in_turns=place.engine == "shared"),
     )
 
 

@@ -25,10 +25,15 @@ GAP_SHARE = 0.04
 # Logits of one chunk of the vocabulary head; with their copies in fp32 they take this many times as much.
 LOGIT_BYTES = 256 << 20
 LOGIT_COPIES = 7
-# Rounding master weights on a GPU: 2^24 numbers at a time, with their thresholds as integers of 64 and 32 bits.
-ROUNDING_BYTES = 40 << 24
+# Rounding master weights on a GPU: 2^24 numbers at a time, with their thresholds as integers of 64 and 32 bits, and the
+# numbers themselves if they come from the host's memory.
+ROUNDING_BYTES = 44 << 24
 # AdamW with moments in bf16: as many numbers at a time, with both moments, their ratio and the random numbers.
 HALF_STEP_BYTES = 40 << 24
+# So many weights at a time pass through a GPU that does not hold them: their fp32 master weights and both moments.
+PASSING_WEIGHTS = 1 << 24
+# Of a weight in 4 bits: blocks of 64 have a scale of 8 bits, and 256 scales one of fp32 (`models/four_bit.py`).
+NF4_BYTES = 1 / 2 + 1 / 64 + 4 / (64 * 256)
 # The block mask of attention: for each pair of blocks of so many tokens, whether one attends to the other, and lists.
 MASK_BLOCK, MASK_BYTES = 128, 64
 # What CUDA graphs keep beside the largest step; and how many rows are sampled at a time, with their copies in fp32.
@@ -59,6 +64,8 @@ class Job:
     max_batch_tokens: int
     teacher_bytes: int = 0
     """Of a teacher model in the run's own process."""
+    is_quantized: bool = False
+    """Linear layers within the model's layers are kept in 4 bits."""
 
     @cached_property
     def num_adapted(self) -> int:
@@ -73,8 +80,18 @@ class Job:
 
     @property
     def all_weight_bytes(self) -> int:
-        """Of the model and its adapters, in the type that samples."""
-        return (self.shape.num_weights + self.num_adapted) * self.weight_bytes
+        """Of the model and its adapters, in the type that samples or in 4 bits."""
+        weights = self.shape.num_weights + self.num_adapted
+        if not self.is_quantized:
+            return weights * self.weight_bytes
+        quantized = self.shape.num_layers * sum(wide * high for wide, high in self.shape.linears.values())
+        return (weights - quantized) * self.weight_bytes + int(quantized * NF4_BYTES)
+
+    @property
+    def dense_bytes(self) -> int:
+        """Of the largest matrix that is kept in 4 bits while it is multiplied with, and of its scales in fp32."""
+        largest = max(wide * high for wide, high in self.shape.linears.values())
+        return largest * self.weight_bytes + largest // 16 if self.is_quantized else 0
 
     @property
     def kv_token_bytes(self) -> int:
@@ -95,6 +112,8 @@ class Training:
     ranks: int = 1
     has_checkpointing: bool = False
     moments: MomentsName = "fp32"
+    in_host: bool = False
+    """Master weights and moments are in the host's memory all the time."""
     tensor: int = 1
     """Ranks that compute each layer together."""
     context: int = 1
@@ -105,6 +124,11 @@ class Training:
         """Of a row."""
         return self.tensor * self.context
 
+    @property
+    def master_bytes(self) -> int:
+        """Of one trained weight: its master weight and both moments."""
+        return 4 + (8 if self.moments == "fp32" else 4)
+
 
 def training_parts(job: Job, how: Training) -> dict[str, int]:
     """What one rank keeps on its GPU all the time, by part."""
@@ -112,12 +136,9 @@ def training_parts(job: Job, how: Training) -> dict[str, int]:
     # what every rank of a layer has whole is cut over fewer ranks
     twice = (how.tensor - 1) * uncut_weights(job)
     own = (job.num_trained + (twice if job.lora is None else twice - (how.tensor - 1) * norm_weights(shape))) // n
-    trained = {
-        "weights": (job.all_weight_bytes + b * twice) // n,
-        "masters, fp32": 4 * own,
-        "gradients, fp32": 4 * own,
-        f"moments, {how.moments}": (8 if how.moments == "fp32" else 4) * own,
-    }
+    trained = {"weights": (job.all_weight_bytes + b * twice) // n, "gradients, fp32": 4 * own}
+    if not how.in_host:
+        trained |= {"masters, fp32": 4 * own, f"moments, {how.moments}": (how.master_bytes - 4) * own}
     if job.has_reference:
         trained["reference weights"] = own * b
     if job.has_several_steps:
@@ -157,11 +178,13 @@ def waiting_parts(job: Job, how: Training) -> dict[str, int]:
     return {**kept, "critic": sum(kept.values())} if job.has_critic else kept
 
 
-def host_bytes(job: Job, how: Training) -> int:
-    """What waits in the host's memory meanwhile; and in the trainer's turn the weights of the engine."""
-    moved = ("masters, fp32", f"moments, {how.moments}")
-    parts = training_parts(job, how)
-    return (1 + job.has_critic) * sum(parts[name] for name in moved) + job.all_weight_bytes
+def host_bytes(job: Job, how: Training, *, in_turns: bool) -> int:
+    """What all ranks keep in the host's memory, all the time or while an engine has its turn.
+
+    in_turns: in the trainer's turn the weights of the engine are there too.
+    """
+    masters = (1 + job.has_critic) * how.master_bytes * job.num_trained if how.in_host or in_turns else 0
+    return masters + (job.all_weight_bytes if in_turns else 0)
 
 
 def most_heads(shape: ModelShape, how: Training) -> tuple[int, int]:
@@ -201,6 +224,8 @@ class RowCost:
     head_gradient: int
     step: int
     """Of the optimizer step or the publish, which come after all rows."""
+    dense: int
+    """Of a weight that was kept in 4 bits, for a product."""
 
     @classmethod
     def of(cls, job: Job, how: Training) -> RowCost:
@@ -217,6 +242,7 @@ class RowCost:
             chunk=max(1, LOGIT_BYTES // (b * shape.vocab_size)),
             head_gradient=b * shape.vocab_size * shape.width if job.lora is None else 0,
             step=step_bytes(job, how),
+            dense=job.dense_bytes,
         )
 
     def __call__(self, num_tokens: int) -> int:
@@ -224,7 +250,8 @@ class RowCost:
         tokens = -(-num_tokens // (ROW_BLOCK * self.num_parts)) * ROW_BLOCK
         head = min(tokens, self.chunk) * self.logits + self.head_gradient
         mask = MASK_BYTES * (-(-tokens * self.num_parts // MASK_BLOCK)) ** 2
-        return max(tokens * self.kept + max(tokens * self.passing, head) + mask, self.step)
+        computed = tokens * self.kept + max(tokens * self.passing, head) + mask
+        return max(computed + self.dense, self.step)
 
 
 def step_bytes(job: Job, how: Training) -> int:
@@ -236,8 +263,10 @@ def step_bytes(job: Job, how: Training) -> int:
     else:
         largest = shape.width * max(shape.vocab_size, shape.inner)
     largest = -(-largest // how.ranks)
-    rounding = ROUNDING_BYTES + 2 * job.weight_bytes * largest
-    return max(rounding, HALF_STEP_BYTES if how.moments == "bf16" else 0)
+    rounding = ROUNDING_BYTES + job.weight_bytes * largest
+    updating = HALF_STEP_BYTES if how.moments == "bf16" else 0
+    updating += how.master_bytes * PASSING_WEIGHTS if how.in_host else 0
+    return max(rounding, updating)
 
 
 def sampling_parts(job: Job, num_pages: int) -> dict[str, int]:
@@ -245,7 +274,7 @@ def sampling_parts(job: Job, num_pages: int) -> dict[str, int]:
     shape, b = job.shape, job.weight_bytes
     heads = (shape.num_heads + 2 * shape.num_kv_heads) * shape.head_dim
     step = job.max_batch_tokens * b * (4 * shape.inner + 8 * shape.width + 4 * heads)
-    step += SAMPLED_ROWS * SAMPLED_BYTES * shape.vocab_size + GRAPH_BYTES
+    step += SAMPLED_ROWS * SAMPLED_BYTES * shape.vocab_size + GRAPH_BYTES + job.dense_bytes
     return {"pages of keys and values": num_pages * job.page_bytes, "steps of the engine": step}
 
 

@@ -11,13 +11,13 @@ from dataclasses import replace
 from ludus.api.cards.choose import RANKS, Cards, Fixed, choose
 from ludus.api.cards.memory import GB, Job, training_parts
 
-_NOT_YET = "Ludus has no 4-bit weights and no optimizer on the processor"
 _RANK = 16  # of the adapters that are suggested
 
 
 def refusal(job: Job, cards: Cards, fixed: Fixed) -> str:
     """The error's text: why nothing fits, in figures, and the smallest change with which it would."""
-    how = fixed.training(fixed.ranks or 1, bool(fixed.has_checkpointing), fixed.moments or "fp32")
+    in_host = True if fixed.in_host is None else fixed.in_host
+    how = fixed.training(fixed.ranks or 1, bool(fixed.has_checkpointing), fixed.moments or "fp32", in_host)
     parts = training_parts(job, how)
     shown = ", ".join(f"{name} {num_bytes / GB:.1f} GB" for name, num_bytes in parts.items())
     total = sum(parts.values()) / GB
@@ -25,7 +25,7 @@ def refusal(job: Job, cards: Cards, fixed: Fixed) -> str:
     size = f"{job.shape.name} of {job.shape.num_weights / GB:.2f} billion weights"
     return (
         f"{size} does not fit on {cards}, trained by {what} with trainer.ranks={how.ranks}: {total:.1f} GB lie on a "
-        f"card before the first row and the first page ({shown}). {_nearest(job, cards, fixed)}. {_NOT_YET}"
+        f"card before the first row and the first page ({shown}). {_nearest(job, cards, fixed)}"
     )
 
 
@@ -39,22 +39,30 @@ def _nearest(job: Job, cards: Cards, fixed: Fixed) -> str:
 
 
 def _alternatives(job: Job, cards: Cards, fixed: Fixed) -> Iterator[tuple[str, Job, int, Fixed]]:
-    count, free = cards.count, replace(fixed, ranks=None, engine=None, replicas=None, tensor_parallel=None)
-    exact = replace(fixed, moments=None, has_checkpointing=None)
-    yield "trainer.optimizer.moments and trainer.activation_checkpointing left to the plan", job, count, exact
+    count = cards.count
+    exact = replace(fixed, moments=None, has_checkpointing=None, in_host=None)
+    kept = "trainer.offload, trainer.optimizer.moments and trainer.activation_checkpointing"
+    yield f"{kept} left to the plan", job, count, exact
     small = replace(exact, row_tokens=None, kv_bytes=None, context_length=None)
     for ranks in (2, 4, 8):
         if fixed.ranks is not None and fixed.ranks % (ranks * fixed.tensor) == 0 and ranks > fixed.context:
             yield f"rows cut over ranks, trainer.context_parallel={ranks}", job, count, replace(exact, context=ranks)
     yield "trainer.row_tokens, engine.kv_bytes and model.context_length left to the plan", job, count, small
-    smallest = replace(free, moments=None, has_checkpointing=None, row_tokens=None, kv_bytes=None, context_length=None)
+    smallest = replace(small, ranks=None, engine=None, replicas=None, tensor_parallel=None)
     if count > 1:
         yield f"the {count} cards shared out as `ludus plan` does", job, count, smallest
+    adapted, words = job, ""
     if job.lora is None:
-        adapted = replace(job, lora=(_RANK, tuple(job.shape.linears)))
-        yield f"adapters, model.lora.rank={_RANK}", adapted, count, small
+        adapted, words = replace(job, lora=(_RANK, tuple(job.shape.linears))), f"adapters, model.lora.rank={_RANK}"
+        yield words, adapted, count, small
         if count > 1:
-            yield f"adapters, model.lora.rank={_RANK}, and the cards shared out", adapted, count, smallest
+            yield f"{words}, and the cards shared out", adapted, count, smallest
+    if not job.is_quantized:
+        words = f"{words}, over" if words else "adapters over"
+        over = f"{words} weights in 4 bits, model.quantization=nf4"
+        yield over, replace(adapted, is_quantized=True), count, small
+        if count > 1:
+            yield f"{over}, and the cards shared out", replace(adapted, is_quantized=True), count, smallest
     for more in RANKS:
         if more > count:
             yield f"{more} such cards", job, more, smallest

@@ -16,7 +16,7 @@ from typing import Any, TypeVar, cast
 
 from ludus.algorithms.resolve import algorithm_of
 from ludus.api.cards.choose import Cards, EngineName, Fixed, Plan, choose, sampling_pages
-from ludus.api.cards.memory import GB, Job, host_bytes
+from ludus.api.cards.memory import GB, Job
 from ludus.api.cards.refuse import refusal
 from ludus.api.cards.shape import ModelShape
 from ludus.config import Config
@@ -41,6 +41,7 @@ _PLANNED = (
     "trainer.row_tokens",
     "trainer.activation_checkpointing",
     "trainer.optimizer.moments",
+    "trainer.offload",
     "engine.kv_bytes",
     "model.context_length",
 )
@@ -108,6 +109,7 @@ def job_of(config: Config) -> Job:
         max_running=batch.max_running,
         max_batch_tokens=batch.max_batch_tokens,
         teacher_bytes=_teacher_bytes(config, shape),
+        is_quantized=config.model.quantization != "none",
     )
 
 
@@ -131,8 +133,13 @@ def _with_plan(config: ConfigT, job: Job, here: Cards, *, is_begun: bool) -> Con
     is_counted = config.scheduler.type == "local"
     cards = here if is_counted else replace(here, count=config.trainer.ranks + num_engines)
     plan = choose(job, cards, fixed)
-    if plan is None:
-        refused = refusal(job, cards, fixed)
+    lacking = None if plan is None else _lacking_memory(plan)
+    if lacking is not None and (fixed.engine == "shared" or fixed.in_host):
+        raise ConfigError(lacking)
+    if plan is None or lacking is not None:
+        # what was not asked for, and has no room, is no plan
+        refused = refusal(job, cards, fixed if plan is None else replace(fixed, in_host=False))
+        refused += "" if lacking is None else f". {lacking}"
         is_given = _is_given(config, "trainer.row_tokens") and _is_given(config, "engine.kv_bytes")
         if not (is_begun or is_given):
             raise ConfigError(f"{refused}. With trainer.row_tokens and engine.kv_bytes given, nothing is planned")
@@ -142,8 +149,6 @@ def _with_plan(config: ConfigT, job: Job, here: Cards, *, is_begun: bool) -> Con
     num_used = plan.num_cards + (num_engines if fixed.engine == "elsewhere" else 0)
     if is_counted and here.count > num_used:
         _log.warning("%d of %d cards are used; `ludus plan` tells what uses them all", num_used, here.count)
-    if plan.engine == "shared":
-        _check_host_memory(host_bytes(job, plan.how))
     if is_begun:
         return config
     keys = _memory_keys(plan, job, config)
@@ -151,15 +156,20 @@ def _with_plan(config: ConfigT, job: Job, here: Cards, *, is_begun: bool) -> Con
     return with_settings(config, keys)
 
 
-def _check_host_memory(num_bytes: int) -> None:
-    """Raises ConfigError if there is no room for what waits there while a card is somebody else's."""
-    free = free_memory_bytes()
-    if free is not None and free < num_bytes:
-        raise ConfigError(
-            f"engine.placement=shared keeps {num_bytes / GB:.1f} GB in the machine's memory, masters, moments and the "
-            f"weights of a sleeping vLLM, and {free / GB:.1f} GB are free: free some, train adapters "
-            "(model.lora.rank=16), or set trainer.optimizer.moments=bf16"
-        )
+def _lacking_memory(plan: Plan) -> str | None:
+    """What of the plan has no room in this machine's memory, and what to do. None: all has; or ranks may be on other
+    machines as well."""
+    num_bytes = plan.host_bytes
+    free = free_memory_bytes() if num_bytes and plan.how.ranks == 1 else None
+    if free is None or free >= num_bytes:
+        return None
+    in_turns = plan.engine == "shared"
+    key = "engine.placement=shared" if in_turns else "trainer.offload=optimizer"
+    what = "masters, moments and the weights of a sleeping vLLM" if in_turns else "masters and moments"
+    return (
+        f"{key} keeps {num_bytes / GB:.1f} GB in the machine's memory, {what}, and {free / GB:.1f} GB are free: free "
+        "some, train adapters (model.lora.rank=16), or set trainer.optimizer.moments=bf16"
+    )
 
 
 def _as_begun(config: ConfigT) -> ConfigT | None:
@@ -197,6 +207,8 @@ def _memory_keys(plan: Plan, job: Job, config: Config) -> dict[str, Any]:
         "trainer.activation_checkpointing": plan.how.has_checkpointing,
         "trainer.optimizer.moments": plan.how.moments,
     }
+    if plan.how.in_host:
+        keys["trainer.offload"] = "optimizer"
     if plan.engine in ("local", "server", "shared"):  # the others count their pages themselves
         keys["engine.kv_bytes"] = plan.kv_bytes
     if plan.context_tokens < job.shape.context_length:
@@ -277,6 +289,7 @@ def _as_started(config: Config) -> Fixed:
     given = {
         "has_checkpointing": ("trainer.activation_checkpointing", trainer.activation_checkpointing),
         "moments": ("trainer.optimizer.moments", trainer.optimizer.moments),
+        "in_host": ("trainer.offload", trainer.offload == "optimizer"),
         "row_tokens": ("trainer.row_tokens", trainer.row_tokens),
         "kv_bytes": ("engine.kv_bytes", batch.kv_bytes),
     }

@@ -60,6 +60,11 @@ def linear_weights(model: LoadedModel) -> list[Tensor]:
     return [part.weight.detach() for part in layers] + [model.head_weight.detach()]
 
 
+def linear_flops(model: LoadedModel) -> int:
+    """Floating-point operations of one decoded token in linear layers and head."""
+    return 2 * sum(weight_VK.numel() for weight_VK in linear_weights(model))
+
+
 def decoding_bytes(model: LoadedModel, num_cached_tokens: int) -> int:
     """Bytes that a decoding step must read: each weight of linear layers and head once, keys and values of all
     requests.

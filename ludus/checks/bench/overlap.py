@@ -22,8 +22,8 @@ from ludus.checks.bench.step import Steps
 from ludus.checks.bench.workloads import OverlapWork
 from ludus.compat.config import Config, load_config
 from ludus.errors import UserError
+from ludus.import_strings import import_object
 from ludus.runs.metrics import Metrics
-from ludus.settings import import_object
 
 # Share of the last steps whose rewards show what was learned.
 _LAST_SHARE = 0.25

@@ -11,13 +11,13 @@ from __future__ import annotations
 
 import json
 import statistics
-import subprocess
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from ludus.checks.bench.limited import run_limited
 from ludus.errors import BackendError
 
 Results = Mapping[str, Any]
@@ -37,21 +37,24 @@ class Runner:
     advice: str
     """What to do when it fails."""
 
-    def run(self) -> Results:
-        """Run it; returns its results. Raises BackendError with its last lines if it prints none."""
-        with tempfile.TemporaryDirectory(prefix="ludus-bench-") as folder:
-            file = Path(folder) / "work.json"
+    def run(self, *, limit_s: float | None = None, folder: Path | None = None) -> Results:
+        """Run it, and return its results. limit_s, folder: as for `run_limited`.
+
+        Raises BackendError with its last lines if it prints none, or takes longer than `limit_s`.
+        """
+        with tempfile.TemporaryDirectory(prefix="ludus-bench-") as scratch:
+            file = Path(scratch) / "work.json"
             file.write_text(json.dumps(self.work))
-            command = [*self.command, str(file)]
             try:
-                done = subprocess.run(command, capture_output=True, text=True, errors="replace", check=False)
+                done = run_limited([*self.command, str(file)], limit_s=limit_s, folder=folder)
             except OSError as error:
                 raise BackendError(f"{self.name} could not be started: {error}; {self.advice}") from error
-        results = _last_object(done.stdout)
-        if done.returncode != 0 or results is None:
-            last = (done.stdout + done.stderr).rstrip().splitlines()[-_LAST_LINES:]
-            ended = f"left with exit code {done.returncode}" if done.returncode else "printed no results"
-            raise BackendError("\n".join([f"{self.name} {ended}; {self.advice}. Its last lines:", *last]))
+        results = _last_object(done.out)
+        if done.code != 0 or results is None:
+            ended = f"left with exit code {done.code}" if done.code else "printed no results"
+            if done.code is None:
+                ended = f"was ended after the {limit_s:.0f} s that it had"
+            raise BackendError(f"{self.name} {ended}; {self.advice}. Its last lines:\n{done.last_lines(_LAST_LINES)}")
         return results
 
 

@@ -21,14 +21,16 @@ from ludus.checks.bench.pairs import Runner
 from ludus.checks.bench.table import BENCHES
 from ludus.checks.bench.workloads import Workload
 from ludus.errors import UserError
-from ludus.settings import import_object
+from ludus.import_strings import import_object
 
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
 
 PEERS_FOLDER = Path(".peers")
 """Environments of the peers, made by bench/peers.sh."""
-_SCRIPTS = Path(__file__).parents[3] / "bench" / "peers"
+CHECKOUT = Path(__file__).parents[3]
+"""Where peers' scripts, shapes and tests are, which are no part of an installed package."""
+_SCRIPTS = CHECKOUT / "bench" / "peers"
 
 
 def our_runner(bench: str, work: DataclassInstance, name: str = "ludus") -> Runner:

@@ -12,7 +12,13 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ludus.api.local import LocalModel, open_local
-from ludus.checks.bench.ceiling import copied_bytes_per_s, decoding_bytes, linear_tokens_per_s
+from ludus.checks.bench.ceiling import (
+    copied_bytes_per_s,
+    decoding_bytes,
+    linear_flops,
+    linear_tokens_per_s,
+    matrix_flops_per_s,
+)
 from ludus.checks.bench.profile import SAMPLING, Profiler
 from ludus.checks.bench.workloads import SampleWork
 from ludus.checks.weights import NoNewWeights
@@ -54,6 +60,8 @@ async def measure_sample(work: SampleWork) -> dict[str, Any]:
     config = sampling_config(work)
     rows = []
     async with open_local(config) as local:
+        device = local.model.head_weight.device
+        product_flops_per_s = matrix_flops_per_s(device)
         for number, prompts in enumerate(work.batches):
             await sample(local, prompts, work, name=f"warm-up {number}")
             await local.engine.publish(number + 1, NoNewWeights())
@@ -70,7 +78,8 @@ async def measure_sample(work: SampleWork) -> dict[str, Any]:
                     "tokens_per_s": len(prompts) * work.new_tokens / taken_s,
                     "decode_tokens_per_s": decoded,
                     "ceiling_share": 2 * decoded / (below + above),
-                    "bandwidth_share": read / copied_bytes_per_s(_COPIED_BYTES, local.model.head_weight.device),
+                    "bandwidth_share": read / copied_bytes_per_s(_COPIED_BYTES, device),
+                    "matrix_share": linear_flops(local.model) * decoded / product_flops_per_s,
                 }
             )
     return {"rows": rows}

@@ -24,7 +24,6 @@ from ludus.episodes.archive import RunArchive
 from ludus.rollout.mixture import derive_seed
 from ludus.rollout.runner import EpisodeRunner, Players
 from ludus.rollout.tasks import EpisodeTask
-from ludus.runs.settings import TrackerName
 from ludus.runs.spans import span
 from ludus.runs.store import RunStore
 from ludus.runs.trackers.select import open_trackers
@@ -72,7 +71,7 @@ async def measure_trace(work: TraceWork) -> dict[str, Any]:
             return await _measure(work, config, local)
 
 
-def _here(tracker: TrackerName, folder: str) -> list[str]:
+def _here(tracker: str, folder: str) -> list[str]:
     """The settings with which the tracker writes on this machine. A collector's address is given by the user."""
     if tracker == "mlflow":
         return [f"trackers.mlflow.tracking_uri=sqlite:///{folder}/mlruns.db"]

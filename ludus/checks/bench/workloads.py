@@ -15,7 +15,6 @@ from pathlib import Path
 from typing import Any, Literal
 
 from ludus.compat.config import Config, load_config
-from ludus.runs.settings import TrackerName
 from ludus.text.chat import ChatText
 from ludus.text.tokenizer import Tokenizer
 from ludus.types import Message
@@ -134,7 +133,7 @@ class TraceWork(Workload):
     """Tokens of each answer."""
     episodes: int = 256
     at_once: int = 32
-    tracker: TrackerName | None = "mlflow"
+    tracker: str | None = "mlflow"
     """None: there is none."""
 
 
@@ -227,13 +226,15 @@ def sample_batches(encode: Encode, requests: tuple[int, ...]) -> tuple[tuple[Tok
     )
 
 
-def train_rows(kind: TrainKind, vocab_size: int) -> tuple[tuple[Tokens, ...], int]:
-    """Rows, and the number of tokens they share. dense: 8 rows of 256; group: 8 rows of 200 shared and 32 own
-    tokens."""
+def train_rows(
+    kind: TrainKind, vocab_size: int, *, dense: tuple[int, int] = (8, 256)
+) -> tuple[tuple[Tokens, ...], int]:
+    """Rows, and the number of tokens they share. dense: as many rows, of as many tokens each, as the argument says;
+    group: 8 rows of 200 shared and 32 own tokens."""
     rng = random.Random(0)
-    num_shared, num_own = {"dense": (0, 256), "group": (200, 32)}[kind]
+    num_rows, num_shared, num_own = {"dense": (dense[0], 0, dense[1]), "group": (8, 200, 32)}[kind]
     shared = random_tokens(rng, num_shared, vocab_size)
-    return tuple(shared + random_tokens(rng, num_own, vocab_size) for _ in range(8)), num_shared
+    return tuple(shared + random_tokens(rng, num_own, vocab_size) for _ in range(num_rows)), num_shared
 
 
 def long_row(num_tokens: int, vocab_size: int) -> Tokens:

@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import Any
 
 from ludus.compat.names import here
-from ludus.settings import import_object
+from ludus.import_strings import import_object
 
 
 def import_from_string(module_path: str) -> Any:

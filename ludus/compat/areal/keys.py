@@ -14,7 +14,7 @@ from ludus.compat.areal.corrections import OF_DECOUPLED, correction, default_cor
 from ludus.compat.keys import Given, Meaning, Table, fixed, keys_beside, only, to
 from ludus.compat.names import here
 from ludus.errors import UserError
-from ludus.settings import import_object
+from ludus.import_strings import import_object
 
 _FILES = (".jsonl", ".json", ".csv", ".parquet")
 _NO_LIMIT = 10**6

@@ -13,8 +13,8 @@ from ludus.compat.areal.rollout import EpisodeEngine, RolloutWorkflow
 from ludus.compat.members import with_members
 from ludus.episodes.reward import Result
 from ludus.errors import UserError
+from ludus.import_strings import import_function
 from ludus.rewards.wrapper import AsyncRewardWrapper
-from ludus.settings import import_function
 
 RETRY_PROMPT = "That answer is wrong, or could not be read. Look for the mistake, then answer again."
 

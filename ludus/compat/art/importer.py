@@ -230,8 +230,8 @@ def _newest(path: Path) -> tuple[Fate, str]:
         return "left out", "there is no adapter of PEFT in it"
     base = str(parse_json(read_text(config), repr(str(config))).get("base_model_name_or_path"))
     if "4bit" in base:
-        note = f"its base {base} is rounded to 4 bits, which Ludus does not load: name the base it was made of there"
-        return "left out", note
+        note = f"its base {base} is saved in 4 bits, which Ludus does not load: name the base it was made of there"
+        return "left out", f"{note}; model.quantization=nf4 rounds it as it is loaded"
     return "taken", f"where it is: model.path={path} goes on with it, on {base}"
 
 

@@ -11,7 +11,8 @@ from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
 from ludus.errors import UserError
-from ludus.settings import did_you_mean, import_object
+from ludus.import_strings import import_object
+from ludus.settings import did_you_mean
 
 
 @dataclass

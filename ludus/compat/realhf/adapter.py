@@ -26,7 +26,8 @@ from ludus.compat.realhf.sample import SequenceSample
 from ludus.episodes.claim import TokenRow, claim_rows
 from ludus.episodes.reward import Result
 from ludus.errors import UserError
-from ludus.settings import Settings, import_object
+from ludus.import_strings import import_object
+from ludus.settings import Settings
 
 _ENV_FORMS = (
     "an environment or its class, EnvServiceAbstraction(type_, args), the same as a mapping, or a registered name"

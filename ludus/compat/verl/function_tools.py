@@ -23,7 +23,8 @@ from ludus.agents.tools.signature import read_docstring
 from ludus.agents.tools.source import OneTool
 from ludus.compat.names import find, find_class
 from ludus.errors import UserError
-from ludus.settings import did_you_mean, import_file
+from ludus.import_strings import import_file
+from ludus.settings import did_you_mean
 
 logger = logging.getLogger(__name__)
 

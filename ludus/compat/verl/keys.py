@@ -16,6 +16,7 @@ from ludus.compat import keys
 from ludus.compat.keys import Given, Meaning, Rule, Table, fixed, to
 from ludus.compat.verl.corrections import LOSS_TYPE, NAMES, correction, is_bypassed
 from ludus.errors import ConfigError
+from ludus.processes.cards import find_cards
 from ludus.runs.settings import TRACKERS
 from ludus.settings import leaves, with_value
 
@@ -304,10 +305,25 @@ def _project(_value: Any, given: Given) -> Meaning:
     return Meaning("taken", ours={"trackers.project": names[0]})
 
 
+_PLACED = "scheduler places the run's processes, and engine sets how much of a card they use"
+
+
+def _hybrid(value: Any, given: Given) -> Meaning:
+    """The one card that there is, in turns with a vLLM; where there are more, the engine has its own."""
+    num_cards = [given.get(f"trainer.{name}") or 1 for name in ("nnodes", "n_gpus_per_node")]
+    is_alone = num_cards == [1, 1] and len(find_cards()) == 1 and given.get("model.device") != "cpu"
+    if not value or given.get("engine.kind") != "vllm" or not is_alone:
+        return Meaning("not needed", _PLACED)
+    if "engine.placement" in given:
+        return Meaning("not needed", "engine.placement sets it")
+    return Meaning("taken", ours={"engine.placement": "shared"})
+
+
 _RULES: Table = {
     **_TABLE,
     **dict.fromkeys((_LOGGER, _TRACE + "backend"), _trackers),
     **dict.fromkeys(("trainer.project_name", _TRACE + "project_name"), _project),
+    "actor_rollout_ref.hybrid_engine": _hybrid,
     _AGGREGATION: _aggregated,
     _USE_KL: _uses_kl,
     **{name: _kl_term(_TABLE[name]) for name in (_KL_COEF, _ACTOR + "kl_loss_type")},

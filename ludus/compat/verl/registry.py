@@ -14,7 +14,8 @@ from typing import Any, TypeVar
 from ludus.compat.names import find_class
 from ludus.compat.verl.base import AgentLoopBase
 from ludus.errors import ConfigError, UserError
-from ludus.settings import did_you_mean, import_object, load_yaml
+from ludus.import_strings import import_object
+from ludus.settings import did_you_mean, load_yaml
 
 logger = logging.getLogger(__name__)
 LoopT = TypeVar("LoopT", bound=type[AgentLoopBase])

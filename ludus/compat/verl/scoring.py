@@ -22,8 +22,8 @@ from ludus.compat.verl.output import AgentLoopOutput
 from ludus.compat.verl.settings import CustomRewardSettings
 from ludus.compat.verl.tokens import LoopTokenizer
 from ludus.errors import UserError
+from ludus.import_strings import import_function
 from ludus.runs.spans import span
-from ludus.settings import import_function
 
 ComputeScore = Callable[..., Any]
 """(data_source, solution_str, ground_truth, extra_info) to a number, or a mapping with `score`; async or not."""

@@ -214,8 +214,9 @@ class ToolAgentLoop(AgentLoopBase):
         names = accepted(self._call_tool)
         if names is None or "agent_data" in names:
             return await self._call_tool(call, data.tools_kwargs, agent_data=data)
-        given: tuple[Any, ...] = (call, data.tools_kwargs, data)
-        return await self._call_tool(*given[: len(names)])
+        if len(names) < 3:
+            return await self._call_tool(call, data.tools_kwargs)
+        return await self._call_tool(call, data.tools_kwargs, data)
 
     def _goes_on_with_messages(self, data: AgentData) -> bool:
         """Whether the model is asked with messages. Then `prompt_ids` are what the recorder makes of them, also where

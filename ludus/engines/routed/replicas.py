@@ -35,6 +35,8 @@ MOST_SILENT_TAKING_WEIGHTS = 15
 # A transfer of weights to one replica; more than the largest models take, less than anybody waits for a dead one.
 JOIN_TIMEOUT_S = 600.0
 _POLL_S = 1.0  # how often it is checked whether a replica that takes weights is still up
+# A server that refused something has just answered, so it says as quickly whether it is well.
+_WELL_TIMEOUT_S = 10.0
 
 
 @dataclass(slots=True)
@@ -45,6 +47,8 @@ class Replica:
     version: int
     num_failures: int = 0
     """In a row."""
+    last_failure: Exception | None = None
+    """Why it could not do the last thing that it was told. None: it could."""
     backs_off_until: float = 0.0
     """time.monotonic() before which it gets a call only if no other can serve."""
     is_up: bool = True
@@ -65,7 +69,7 @@ class Replica:
         self.backs_off_until = now + backoff_s
 
     def succeed(self) -> None:
-        self.num_failures, self.backs_off_until = 0, 0.0
+        self.num_failures, self.backs_off_until, self.last_failure = 0, 0.0, None
 
     def note_health(self, *, is_well: bool | None) -> None:
         """What a health check said. None: nothing."""
@@ -226,12 +230,23 @@ class Replicas:
         return [idx for idx, replica in self.known.items() if idx in able and replica.version < self.version]
 
     async def pause(self) -> None:
+        """Raises what a replica raised that has the trainer's card, is well, and keeps it."""
         self._is_paused = True
-        await self._each(self.known, lambda replica: replica.engine.pause())
+        await self._check_turn(await self._each(self.known, lambda replica: replica.engine.pause()))
 
     async def resume(self) -> None:
+        """Raises what a replica raised that has the trainer's card, is well, and does not take it back."""
         self._is_paused = False
-        await self._each(self.known, lambda replica: replica.engine.resume())
+        await self._check_turn(await self._each(self.known, lambda replica: replica.engine.resume()))
+
+    async def _check_turn(self, failures: Mapping[int, Exception]) -> None:
+        """One that is down has left the card, and another that joins in its place is told the same."""
+        for idx, failure in failures.items():
+            replica = self.known.get(idx)
+            if replica is None or not replica.engine.shares_card:
+                continue
+            if await replica.is_well(_WELL_TIMEOUT_S) is not False:
+                raise failure
 
     @asynccontextmanager
     async def joining(self, engine: Engine) -> AsyncIterator[None]:
@@ -268,7 +283,10 @@ class Replicas:
 
     def nobody(self) -> BackendError:
         """No replica can serve: why not."""
-        states = ", ".join(f"{idx} has version {replica.version}" for idx, replica in self.known.items())
+        states = ", ".join(
+            f"{idx} has version {replica.version}{f' ({replica.last_failure})' if replica.last_failure else ''}"
+            for idx, replica in self.known.items()
+        )
         return BackendError(f"no replica can serve version {self.version}: {states or 'there is none'}")
 
     @asynccontextmanager
@@ -309,7 +327,7 @@ class Replicas:
         failures: dict[int, Exception] = {}
         for idx, result in zip(asked, results, strict=True):
             if isinstance(result, Exception):
-                failures[idx] = result
+                failures[idx] = asked[idx].last_failure = result
                 logger.warning("replica.failed replica=%d error=%s", idx, result)
                 if isinstance(result, BackendError):
                     self.note_failure(asked[idx])

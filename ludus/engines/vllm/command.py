@@ -81,6 +81,8 @@ def vllm_command(engine: VllmSettings, model: ModelSettings, address: ReplicaAdd
         "weight_transfer_config": {"backend": transfer_backend(engine)},
         **_sizes(engine, model),
         **_adapter_options(model, folder if base is not None else None),
+        # the same 4 bits beneath the same adapter, or the trainer would hold its tokens for another policy's
+        **({"quantization": "bitsandbytes"} if model.quantization == "nf4" else {}),
         **own_options(engine.args, _OURS),
     }
     argv = (engine.python or sys.executable, "-m", MODULE, *option_words(options, has_negations=True))

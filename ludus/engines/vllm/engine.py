@@ -9,7 +9,8 @@ from __future__ import annotations
 import hashlib
 import logging
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -186,17 +187,31 @@ class VllmProtocol(ServerProtocol):
         await self._switch(http, "/pause", mode="keep")
         if self.shares_card:
             self.asleep = SLEEPING
-            await self._switch(http, "/sleep", level=str(SLEEP_LEVEL), mode="keep")
+            with self._taking_turns():
+                await self._switch(http, "/sleep", level=str(SLEEP_LEVEL), mode="keep")
 
     async def resume(self, http: httpx.AsyncClient) -> None:
         for part in self.asleep:
             await self._wake(http, part)
         await self._switch(http, "/resume")
 
+    @contextmanager
+    def _taking_turns(self) -> Iterator[None]:
+        """A refusal within the block says what it means for the trainer."""
+        try:
+            yield
+        except LudusError as error:
+            kind = UserError if isinstance(error, UserError) else BackendError
+            raise kind(
+                f"{error}; with engine.placement=shared the trainer and this vLLM have one card in turns: look into "
+                "its log, start it with --enable-sleep-mode, or give it a card of its own (engine.placement=split)"
+            ) from error
+
     async def _wake(self, http: httpx.AsyncClient, part: str) -> None:
         """Does nothing if it is awake. One part at a time: of several vLLM wakes none if one of them is awake."""
         if part in self.asleep:
-            await self._switch(http, "/wake_up", tags=part)
+            with self._taking_turns():
+                await self._switch(http, "/wake_up", tags=part)
             self.asleep = tuple(each for each in self.asleep if each != part)
 
     async def prepare(self, http: httpx.AsyncClient, version: int, weights: WeightSource) -> Load:

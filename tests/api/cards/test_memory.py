@@ -5,6 +5,8 @@ computes nothing: torch's operations on a processor would hold all scores. All e
 operations that it has on a card.
 """
 
+import importlib.util
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -15,7 +17,7 @@ from ludus.algorithms import share
 from ludus.algorithms.pack import TrainSequence, pack
 from ludus.algorithms.settings import AlgorithmSettings
 from ludus.api.cards import memory
-from ludus.api.cards.memory import Job, RowCost, Training, kept_bytes, training_parts
+from ludus.api.cards.memory import Job, RowCost, Training, host_bytes, kept_bytes, training_parts
 from ludus.api.cards.shape import ModelShape
 from ludus.engines.lease import ComputeLease
 from ludus.engines.local.kernels.base import PAGE_TOKENS
@@ -23,8 +25,9 @@ from ludus.engines.local.paged import PagedCache
 from ludus.models import tree
 from ludus.models.attention import ATTENTION_NAME, register_attention
 from ludus.models.config import ModelConfig
+from ludus.models.four_bit import FourBitLinear, quantize_layers
 from ludus.models.fused_layers import fuse_layers
-from ludus.models.load import LoadedModel, _add_lora
+from ludus.models.load import LoadedModel, _add_lora, decoder_layers
 from ludus.models.settings import LoraSettings
 from ludus.trainer import head
 from ludus.trainer.metric_means import TokenMeans
@@ -66,11 +69,13 @@ def on_a_card(monkeypatch):
     monkeypatch.setattr(head, "LOGIT_BYTES", head.CARD_LOGIT_BYTES)
 
 
-def trainer_of(family, *, lora=False, **settings):
+def trainer_of(family, *, lora=False, is_quantized=False, **settings):
     config = AutoConfig.for_model(family, **SHAPE)
     register_attention()
     module = AutoModelForCausalLM.from_config(config, dtype=torch.bfloat16, attn_implementation=ATTENTION_NAME).eval()
     adapter = _add_lora(module, LoraSettings(), 0) if lora else None
+    if is_quantized:
+        quantize_layers(decoder_layers(module, ModelConfig.from_hf(config)), torch.device("cpu"))
     fuse_layers(module, device=torch.device("meta"))  # with torch's operations, as on a card
     trainable = {name: each for name, each in module.named_parameters() if each.requires_grad}
     model = LoadedModel(Path("none"), module, ModelConfig.from_hf(config), trainable, adapter)
@@ -130,6 +135,11 @@ def test_what_lies_there_all_the_time_is_what_is_made(lora, moments):
     state = trainer.optimizer.state()
     kept = sum(each.nbytes for own in state["moments"].values() for name, each in own.items() if name != "step")
     parts = training_parts(job_of("llama", lora=lora), Training(moments=moments))
+    in_host = training_parts(job_of("llama", lora=lora), Training(moments=moments, in_host=True))
+    assert in_host == {name: parts[name] for name in ("weights", "gradients, fp32")}
+    assert host_bytes(job_of("llama", lora=lora), Training(moments=moments, in_host=True), in_turns=False) == (
+        parts["masters, fp32"] + kept
+    )
     assert parts == {
         "weights": sum(each.nbytes for each in trainer.model.module.parameters()),
         "masters, fp32": sum(each.nbytes for each in state["masters"].values()),
@@ -145,3 +155,16 @@ def test_pages_are_the_engines():
     assert memory.ROW_BLOCK == share.TOKEN_BLOCK
     assert job_of("qwen3").page_bytes == PagedCache.page_bytes(config, torch.bfloat16)
     assert memory.LOGIT_BYTES == head.CARD_LOGIT_BYTES
+
+
+@pytest.mark.skipif(importlib.util.find_spec("bitsandbytes") is None, reason="bitsandbytes is not installed")
+def test_weights_in_four_bits_are_the_layers(on_a_card):
+    """Those of linear layers, with their scales, beside embeddings, norms and adapters; a row takes no more than its
+    sum with a weight in full beside it."""
+    work = replace(job_of("llama", lora=True), is_quantized=True)
+    trainer = trainer_of("llama", lora=True, is_quantized=True)
+    layers = [each for each in trainer.model.module.modules() if isinstance(each, FourBitLinear)]
+    weights = sum(each.nbytes for each in (*layers, *trainer.model.module.parameters()))
+    # besides scales every layer has two tables of its numbers
+    assert work.all_weight_bytes == pytest.approx(weights - len(layers) * (16 + 256 + 1) * 4, rel=1e-3)
+    assert peak_of_a_row(trainer, 1024) <= RowCost.of(work, Training())(1024)

@@ -144,9 +144,10 @@ def test_a_resumed_run_keeps_its_plan(model, machine, tmp_path, caplog):
     assert values(planned(load_config(None, keys), goes_on=True)) != values(begun)
 
 
-def test_a_run_that_cannot_fit_is_refused_before_it_loads(model, machine, caplog):
+def test_a_run_that_cannot_fit_is_refused_before_it_loads(model, machine, caplog, monkeypatch):
     """With the nearest that does; whoever gives rows and pages starts all the same, and is told."""
     machine(80)
+    monkeypatch.setattr(start, "free_memory_bytes", lambda: 20 * GB)
     with pytest.raises(
         ConfigError, match=r"8\.19 billion weights does not fit on 1 card of 80\.0 GB.*model\.lora\.rank=16"
     ):
@@ -251,3 +252,22 @@ def test_cards_are_counted_or_given(monkeypatch):
         monkeypatch.setattr(start, "find_cards", lambda cards=cards: cards)
         with pytest.raises(UserError, match="--cards 1x24"):
             counted_cards()
+
+
+def test_an_optimizer_goes_where_there_is_room(model, machine, monkeypatch):
+    """Into the machine's memory if the card has none, unless that has none either; what was given stays."""
+    machine(40)
+    monkeypatch.setattr(start, "free_memory_bytes", lambda: 60 * GB)
+    trainer = planned(load_config(None, [model("4b")])).trainer
+    assert (trainer.offload, trainer.optimizer.moments) == ("optimizer", "fp32")
+    monkeypatch.setattr(start, "free_memory_bytes", lambda: 40 * GB)
+    lacking = r"trainer\.offload=optimizer keeps 48\.3 GB in the machine's memory"
+    for given, said in (([], "does not fit on 1 card.*" + lacking), (["trainer.offload=optimizer"], "^" + lacking)):
+        with pytest.raises(ConfigError, match=said):
+            planned(load_config(None, [model("4b"), *given]))
+    short = planned(load_config(None, [model("4b"), "trainer.optimizer.moments=bf16"])).trainer
+    assert short.offload == "optimizer"
+    with pytest.raises(ConfigError, match=r"The nearest that fits: trainer\.offload"):
+        planned(load_config(None, [model("4b"), "trainer.offload=none"]))
+    machine(80)
+    assert planned(load_config(None, [model("4b")])).trainer.offload == "none"

@@ -14,7 +14,7 @@ from ludus.checks.bench.runner import our_runner, peer_names, peer_runner
 from ludus.checks.bench.table import BENCHES, Bench
 from ludus.checks.bench.workloads import Workload
 from ludus.errors import UserError
-from ludus.settings import import_object
+from ludus.import_strings import import_object
 
 WORK = Workload("folder")
 PEERS = Path(__file__).parents[3] / "bench" / "peers"

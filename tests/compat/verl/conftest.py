@@ -20,7 +20,7 @@ from ludus.episodes.limits import NO_LIMITS, Limits
 from ludus.episodes.outcome import Returned
 from ludus.episodes.recorder import Recorder
 from ludus.episodes.spec import SessionSpec
-from ludus.settings import import_object
+from ludus.import_strings import import_object
 from ludus.text.chat import ChatText
 from ludus.types import Episode, Sampling, SessionRecord, Span
 

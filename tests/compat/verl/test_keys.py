@@ -478,3 +478,25 @@ def test_a_tracer_that_there_is_not() -> None:
     """It is refused, and the others are named."""
     with pytest.raises(ConfigError, match="mlflow, trackio"):
         load_config(None, ["actor_rollout_ref.rollout.trace.backend=weave"])
+
+
+@pytest.mark.parametrize(
+    ("given", "num_cards", "placement"),
+    [
+        (["actor_rollout_ref.hybrid_engine=true", "engine.kind=vllm"], 1, "shared"),
+        (["actor_rollout_ref.hybrid_engine=true", "engine.kind=vllm", "trainer.n_gpus_per_node=1"], 1, "shared"),
+        (["actor_rollout_ref.hybrid_engine=true", "engine.kind=vllm", "engine.placement=split"], 1, "split"),
+        (["actor_rollout_ref.hybrid_engine=true", "engine.kind=vllm", "model.device=cpu"], 1, "split"),
+        (["actor_rollout_ref.hybrid_engine=true", "engine.kind=vllm"], 0, "split"),
+        (["actor_rollout_ref.hybrid_engine=true", "engine.kind=vllm"], 2, "split"),
+        (["actor_rollout_ref.hybrid_engine=true", "engine.kind=vllm", "trainer.n_gpus_per_node=8"], 1, "split"),
+        (["actor_rollout_ref.hybrid_engine=true"], 1, "split"),
+        (["actor_rollout_ref.hybrid_engine=false", "engine.kind=vllm"], 1, "split"),
+    ],
+)
+def test_a_hybrid_engine_has_the_trainers_card_in_turns(
+    given: list[str], num_cards: int, placement: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where there is one card and vLLM is to sample; the key changes nothing elsewhere."""
+    monkeypatch.setattr("ludus.compat.verl.keys.find_cards", lambda: tuple(range(num_cards)))
+    assert load_config(None, given).engine.placement == placement

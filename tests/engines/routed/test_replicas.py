@@ -449,3 +449,31 @@ def test_a_router_shares_its_replicas_card_even_when_it_has_none(tokenizer: Toke
         assert not second._is_paused
 
     asyncio.run(scenario())
+
+
+@pytest.mark.parametrize("is_well", [True, False])
+def test_who_keeps_the_trainers_card_is_told(is_well: bool, tokenizer: Tokenizer) -> None:
+    """A replica that is well and does not sleep, or wake, would have the card at the same time as the trainer, or
+    never again; one that is down is replaced."""
+
+    async def fails() -> None:
+        raise BackendError("it does not sleep")
+
+    async def scenario() -> None:
+        first, second = servers(tokenizer, 2)
+        router = routed([first, second], tokenizer, patience_s=60.0)
+        if not is_well:
+            first.error = BackendError("it is gone")
+        for does in ("pause", "resume"):
+            setattr(first, does, fails)
+            first.shares_card = False
+            await getattr(router, does)()  # others go on beside the trainer
+            first.shares_card = True
+            if is_well:
+                with pytest.raises(BackendError, match="it does not sleep"):
+                    await getattr(router, does)()
+            else:
+                await getattr(router, does)()
+        assert "it does not sleep" in str(router._replicas.nobody())
+
+    asyncio.run(scenario())

@@ -166,3 +166,10 @@ def test_nccl_is_announced_in_vllms_words() -> None:
     sent = ("nccl_unique_id_b64", "rank_offset", "packed", "world_size")
     assert set(sent) <= set(RECORD["classes"]["NCCLWeightTransferInitInfo"])
     assert {"names", "dtype_names", "shapes"} == set(RECORD["classes"]["NCCLWeightTransferUpdateInfo"])
+
+
+def test_weights_in_four_bits_are_so_in_vllm_too(folder: str) -> None:
+    """Beneath the same adapter, unless the run says otherwise."""
+    model = {"path": folder, "quantization": "nf4", "lora": {"rank": 4, "target_modules": ["q_proj"]}}
+    assert options({}, model)["--quantization"] == ["bitsandbytes"]
+    assert options({"args": {"quantization": "fp8"}}, model)["--quantization"] == ["fp8"]

@@ -131,6 +131,8 @@ class StandIn:
         """What was sent to the weight interface, path and body."""
         self.fails_once: set[str] = set()
         """Paths whose next request fails."""
+        self.refuses: set[str] = set()
+        """Paths whose requests fail."""
         self.hangs_at = ""
         """A path whose requests are never answered."""
         self.was_asked = threading.Event()
@@ -226,7 +228,7 @@ class StandIn:
         return JSONResponse({"weight_version": self._names[self.engine.stats().version]})
 
     def _is_failing(self, request: Request) -> bool:
-        does_fail = request.url.path in self.fails_once
+        does_fail = request.url.path in self.fails_once | self.refuses
         self.fails_once.discard(request.url.path)
         return does_fail
 

@@ -81,10 +81,10 @@ def main(root: str) -> None:
             taken_ms = page.run(_first(stands))
             frames, longest = page.run(_scrolled(box))
             nodes = page.run("document.querySelectorAll('*').length")
-            received = page.num_received_bytes / 2**20
+            received, memory = page.num_received_bytes / 2**20, _memory_mb(process)
             say(
                 f"{place}: {taken_ms:.0f} ms; {frames:.0f} frames/s, the longest {longest:.0f} ms; {nodes} nodes; "
-                f"{received:.1f} MiB"
+                f"{received:.1f} MiB; the watcher {memory:.0f} MB"
             )
         page.open("about:blank")
         page.open(f"{start}#/run/big/episodes")

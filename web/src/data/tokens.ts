@@ -5,6 +5,7 @@ import { ApiError, get, route } from "./source";
 import type { Num, Token, TokensPage } from "./types";
 
 const PAGE = 2000;
+const SHOWN_MS = 250; // between two times that what has come is shown: all of it is coloured anew
 
 export interface Loaded {
   tokens: Token[];
@@ -34,13 +35,15 @@ export function useTokens(run: string, episode: string, turn: string, promptOnly
     const abort = new AbortController();
     let takeBack = () => {};
     const read = async () => {
-      for (let whole = false; !whole; ) {
+      for (let whole = false, shownAt = -SHOWN_MS; !whole; ) {
         const page = await get<TokensPage>(route(path, { offset: tokens.length, limit: PAGE }), abort.signal);
         if (abort.signal.aborted) return;
         const wanted = promptOnly ? page.tokens.filter((token) => token.kind === "prompt") : page.tokens;
         tokens.push(...wanted);
         const total = promptOnly ? page.prompt_total : page.total;
         whole = tokens.length >= total || !wanted.length;
+        if (!whole && performance.now() - shownAt < SHOWN_MS) continue;
+        shownAt = performance.now();
         setLoaded({ tokens, total, promptTotal: page.prompt_total, isWhole: whole, error: null });
       }
     };
@@ -169,6 +172,6 @@ export function scale(kind: Colouring, tokens: Token[]): Scale {
     kind === "ratio" ? (token) => (token.ratio ? Math.log(token.ratio) : null) : (token) => token[kind] ?? null;
   const size = most(tokens, value);
   const text = (sign: 1 | -1) =>
-    kind === "ratio" ? Math.exp(sign * size).toFixed(3) : `${sign < 0 ? "−" : "+"}${size.toPrecision(2)}`;
+    !size ? "–" : kind === "ratio" ? Math.exp(sign * size).toFixed(3) : `${sign < 0 ? "−" : "+"}${size.toPrecision(2)}`;
   return { of: (token) => by(value(token), size), low: text(-1), high: text(1), signed: true };
 }

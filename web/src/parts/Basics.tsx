@@ -45,7 +45,7 @@ export function State({ of }: { of: RunState }) {
 
 /** A number with its sign, and a bar from the middle that shows its size against `most`. */
 export function Signed({ value, most = 1 }: { value: Num; most?: number }) {
-  if (value === null) return <span class="num faint">–</span>;
+  if (value === null) return <span class="num signed faint">–</span>;
   const part = Math.min(1, Math.abs(value) / (most || 1)) * 50;
   return (
     <span class="num signed">

@@ -14,7 +14,8 @@ class Heights {
 
   constructor(
     readonly width: number,
-    private readonly guess: (index: number, width: number) => number,
+    /** Of the rows as they are now. */
+    public guess: (index: number, width: number) => number,
   ) {}
 
   /** Whether that changes where the rows after it begin. */
@@ -88,6 +89,7 @@ export function Flow(props: {
     held.current = { first: props.of[0], focus: null };
   }
   const known = heights.current;
+  known.guess = props.guess;
 
   const isFew = count <= FEW;
   const top = isFew || isPrinted ? 0 : known.at(seen.top - MARGIN, count);

@@ -90,7 +90,7 @@ function Form({ run, episode, turn: turnId, query }: { run: Run; episode: Episod
           class="editable"
           count={before.length}
           of={[told.data, edited, text]}
-          guess={(at, width) => heightOf(before[at]!, width > 640 ? width - 136 : width)}
+          guess={(at, width) => heightOf(before[at]!, width > 640 ? width - 150 : width)}
           classOf={(at) => "said " + before[at]!.role + (at === edited ? " now" : "")}
           row={(at) => (
             <>

@@ -104,7 +104,7 @@ export function Compare({ query }: { query: Query }) {
 function Paired({ paired, a, b }: { paired: NonNullable<Comparison["paired"]>; a: string; b: string }) {
   const [low, high] = paired.interval;
   const isClear = low > 0 || high < 0;
-  const reach = Math.max(Math.abs(low), Math.abs(high), 1e-9) * 1.25;
+  const reach = 1.25 * Math.max(Math.abs(low), Math.abs(high)) || 1; // where all pairs agree nothing says how far
   const x = (value: number) => 50 + (50 * value) / reach;
   const verdict = isClear ? `${paired.difference > 0 ? b : a} is better` : "no clear difference";
   const caveat = paired.rows < FEW_ROWS ? `of ${paired.rows} rows only: with so few, intervals are rough` : undefined;

@@ -88,6 +88,9 @@ export function MessageText({ message, beside }: { message: Message; beside?: Me
   );
 }
 
+const WHO = 38; // pixels of who said it, and of the links below that
+const LINKS = 16;
+
 /** isChosen: somebody went to this very turn, so that it is scrolled to. */
 export function Messages(props: { run: Run; episode: Episode; turn: Turn; isChosen: boolean }) {
   const { run, episode, turn } = props;
@@ -106,7 +109,11 @@ export function Messages(props: { run: Run; episode: Episode; turn: Turn; isChos
       <Flow
         count={lines.length}
         of={[lines, run.can_sample]}
-        guess={(at, width) => heightOf(lines[at]!.message, width > 640 ? width - 136 : width)}
+        guess={(at, width) => {
+          const who = lines[at]!.isReply ? WHO + LINKS : WHO; // beside the message, or above it
+          const said = lines[at]!.message;
+          return width > 640 ? Math.max(who, heightOf(said, width - 150)) : heightOf(said, width) + who - 18;
+        }}
         goTo={props.isChosen ? lines.findIndex((line) => line.turn === turn) : undefined}
         classOf={(at) => {
           const line = lines[at]!;
