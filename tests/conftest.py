@@ -21,6 +21,8 @@ import pytest
 # tests send both, and what they start must hear them.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 signal.signal(signal.SIGHUP, signal.SIG_DFL)
+hypothesis.settings.register_profile("here", deadline=None)  # on a busy machine any example may take its time
+hypothesis.settings.load_profile("here")
 hypothesis.settings.register_profile("fuzz", max_examples=1000, deadline=None)
 
 # Where several processes share the files, whoever gets one of these last would work on it alone at the end.

@@ -42,6 +42,7 @@ LISTENERS = {
     "ludus/http/server.py": "the one server: what wants no key is refused every address but loopback",
     "ludus/checks/bench/upstream.py": "127.0.0.1, while a bench runs: answers that are made up",
     "ludus/processes/address.py": "looks for a free port, and closes it",
+    "ludus/trainer/broadcast.py": "asks the store of the ranks, and listens nowhere",
     "ludus/trainer/group.py": "the ranks of one trainer: loopback, unless scheduler.host names a network of their own",
 }
 _LISTENING = {

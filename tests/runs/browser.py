@@ -82,10 +82,10 @@ class Page:
     def wait_for(self, *texts: str, timeout_s: float = 60.0) -> str:
         """The page's text once it holds all of these."""
         deadline_at = time.monotonic() + timeout_s
-        while missing := [text for text in texts if text not in (found := self.text)]:
-            assert time.monotonic() < deadline_at, f"{missing} did not appear on the page; it says:\n{found}"
+        while missing := [text for text in texts if text not in self.text]:
+            assert time.monotonic() < deadline_at, f"{missing} did not appear on the page; it says:\n{self.text}"
             time.sleep(0.1)
-        return found
+        return self.text
 
     def wait_until(self, script: str, timeout_s: float = 30.0) -> Any:
         """The value of a JavaScript expression once it is true."""
