@@ -286,7 +286,6 @@ def test_who_samples_has_its_turn_inside_a_row(
 ) -> None:
     """Between layers, there and back, and between parts of the head: the gradient keeps its bits, and nobody ever sees
     the first weights, which are lent meanwhile."""
-    monkeypatch.setattr(lease_module, "_SLICE_S", 0.0)
     (row,) = pack(branching_sequences(), row_tokens=512)
     algorithm = {"kl": {"beta": 0.1}}
     alone, shared = (make_trainer(tiny_model_folder, lora=lora, algorithm=algorithm) for _ in range(2))
@@ -302,12 +301,21 @@ def test_who_samples_has_its_turn_inside_a_row(
             with lease.hold("engine", is_read_only=True):
                 seen.append([each.data_ptr() for each in weights] == addresses)
 
+    def until_it_waits() -> None:
+        while "waiting=1" not in repr(lease):
+            pass
+
+    def give_way(self: lease_module.ComputeLease, give_way: Any = lease_module.ComputeLease.give_way) -> None:
+        until_it_waits()  # else how busy the machine is decides how many turns there are
+        self._slice_s = 0.0
+        give_way(self)
+
     sampler = threading.Thread(target=sample)
     with shared._hold():
         sampler.start()
-        while "waiting=1" not in repr(lease):
-            pass
+        until_it_waits()
         before = len(seen)
+        monkeypatch.setattr(lease_module.ComputeLease, "give_way", give_way)
         shared._backward._add_row(row, TokenMeans(), shared._algorithm, None, 0)
         during = len(seen) - before
     is_over.set()
