@@ -67,7 +67,7 @@ async def measure_row(work: RowWork) -> dict[str, Any]:
         alone = await asyncio.to_thread(train, work.rows)
         begun, trained = asyncio.Event(), asyncio.Event()
         waiting = [asyncio.create_task(_sample(engine, work, begun, trained))]
-        await begun.wait()
+        await _until(begun, waiting[0])
         waiting.append(asyncio.create_task(_abort(engine, work, trained)))
         beside = await asyncio.to_thread(train, work.rows)
         trained.set()
@@ -107,15 +107,22 @@ async def _sample(engine: LocalEngine, work: RowWork, begun: asyncio.Event, trai
 
         call = _call(engine, work, f"answer-{next(number)}")
         answer = asyncio.create_task(engine.generate(call, listen))
-        await first.reached[0].wait()
+        await _until(first.reached[0], answer)
         begun.set()
-        over = asyncio.create_task(trained.wait())
-        await asyncio.wait({answer, over}, return_when=asyncio.FIRST_COMPLETED)
-        over.cancel()
+        await _until(trained, answer)
         gaps_s += [later - earlier for earlier, later in itertools.pairwise(arrivals.at)]
         await engine.abort(call.id)
         await answer
     return gaps_s
+
+
+async def _until(event: asyncio.Event, task: asyncio.Task[Any]) -> None:
+    """Returns when the event is set, or the task has ended; raises what the task has raised."""
+    waiting = asyncio.create_task(event.wait())
+    await asyncio.wait({task, waiting}, return_when=asyncio.FIRST_COMPLETED)
+    waiting.cancel()
+    if task.done():
+        task.result()
 
 
 async def _abort(engine: LocalEngine, work: RowWork, trained: asyncio.Event) -> list[float]:

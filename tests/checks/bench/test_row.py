@@ -11,6 +11,7 @@ import pytest
 
 from ludus.checks.bench.row import OneTurnARow, measure_row
 from ludus.checks.bench.workloads import RowWork, long_row
+from ludus.errors import UserError
 
 
 @pytest.mark.parametrize("gives_way", [True, False])
@@ -26,6 +27,14 @@ def test_waits_and_what_they_cost_are_measured(gives_way: bool, tiny_model_folde
     assert rows["an abort, median, ms"]["aborts"] > 0
     assert rows["training alone, tokens/s"]["tokens_per_s"] > 0
     assert rows["training beside the answers, tokens/s"]["tokens_per_s"] > 0
+
+
+def test_an_engine_that_cannot_answer_ends_it(tiny_model_folder: Path) -> None:
+    """It is not waited for."""
+    shape = {"row": long_row(64, 300), "prompt": (5,) * 600, "rows": 1}
+    work = RowWork(str(tiny_model_folder), ("model.dtype=float32", "engine.kv_bytes=16777216"), **shape)
+    with pytest.raises(UserError, match="600 tokens and must be shorter than the context"):
+        asyncio.run(measure_row(work))
 
 
 def test_the_other_side_keeps_its_turn_to_the_end_of_a_row() -> None:
