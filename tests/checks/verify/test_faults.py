@@ -43,7 +43,8 @@ print("accepted", flush=True)
 @contextmanager
 def running(code: str, **environment: str) -> Iterator[subprocess.Popen[str]]:
     command = [sys.executable, "-c", code]
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment or None)
+    pipe = subprocess.PIPE  # its input too: where ours is empty, what reads it would end at once
+    process = subprocess.Popen(command, stdin=pipe, stdout=pipe, text=True, env=environment or None)
     try:
         yield process
     finally:
