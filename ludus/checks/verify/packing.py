@@ -5,6 +5,7 @@ Knows: recorded conversations, batches, gradients.  Knows not: attention, optimi
 
 from __future__ import annotations
 
+import itertools
 import random
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -125,8 +126,7 @@ async def _verify(config: Config, tokens: int) -> PackingResult:
         groups = _groups(records, rng)
         varied = [
             _vary(trainer, groups, {"normaliser": normaliser, **loss})
-            for normaliser in _NORMALISERS
-            for loss in _LOSSES
+            for normaliser, loss in zip(_NORMALISERS, itertools.cycle(_LOSSES), strict=False)
         ]
     packed, differences, by_parameter = zip(*compared, strict=True)
     worst = max((pair for each in by_parameter for pair in each.items()), key=lambda pair: pair[1])
