@@ -21,16 +21,6 @@ from tests.engines.sglang.sglang_server import RECORD
 ADDRESS = ReplicaAddress("127.0.0.1", 4711, "secret", seed=3, index=2)
 
 
-@pytest.fixture
-def folder(tmp_path: Path) -> str:
-    """A folder that passes for a model's."""
-    path = tmp_path / "model"
-    path.mkdir()
-    for name in ("config.json", "tokenizer.json"):
-        (path / name).write_text("{}")
-    return str(path)
-
-
 def command(folder: str, *, lora: Mapping[str, Any] | None = None, **engine: Any) -> ServerCommand:
     model = ModelSettings(path=folder, dtype="bfloat16", context_length=512, **({} if lora is None else {"lora": lora}))
     return sglang_command(SglangSettings(**engine), model, ADDRESS)

@@ -30,16 +30,6 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "find_cards", tuple)
 
 
-@pytest.fixture
-def folder(tmp_path: Path) -> str:
-    """A folder that passes for a model's."""
-    path = tmp_path / "model"
-    path.mkdir()
-    for name in ("config.json", "tokenizer.json"):
-        (path / name).write_text("{}")
-    return str(path)
-
-
 def options(engine: Mapping[str, Any], model: Mapping[str, Any]) -> dict[str, list[str]]:
     """The arguments of the command after each option."""
     argv = vllm_command(VllmSettings(**engine), ModelSettings(**model), ADDRESS).argv
