@@ -185,8 +185,11 @@ class MasterOptimizer:
             self._grads[name].add_(gradient)
 
     def gradients(self) -> dict[str, Tensor]:
-        """The accumulated gradients by parameter name; parameters without one are left out."""
-        return {name: gradient for name, gradient in self._grads.items() if name not in self._empty}
+        """The accumulated gradients by parameter name; parameters without one are left out.
+
+        Their order is that of the parameters, whenever each began: sums over them have the same last bits.
+        """
+        return {name: self._grads[name] for name in self._masters if name not in self._empty}
 
     def forget_gradients(self) -> None:
         """Discard the accumulated gradients."""

@@ -41,6 +41,7 @@ from ludus.types import Sampling
 from tests.engines.local.steps import make_runner as a_runner
 from tests.engines.local.steps import sampled
 from tests.models.test_flex_tree import random_row
+from tests.models.test_four_bit import quantized
 from tests.models.test_rowwise import TOLERANCE, assert_same, results
 
 pytestmark = [
@@ -50,6 +51,7 @@ pytestmark = [
 ]
 CARD, CPU = torch.device("cuda"), torch.device("cpu")
 FAMILIES = ("llama", "qwen3", "gemma2")
+NF4: dict[str, Any] = {"quantization": "nf4", "lora": LoraSettings(rank=4, alpha=8)}
 
 
 def on(device: torch.device, *tensors: Tensor) -> list[Tensor]:
@@ -235,8 +237,9 @@ def moved(trainer: ModelTrainer) -> dict[str, Tensor]:
         {"model": {"dtype": "bfloat16"}, "optimizer": {"moments": "bf16"}},
         {"model": {"dtype": "float16"}},
         {"model": {"dtype": "bfloat16"}, "activation_checkpointing": True},
+        pytest.param({"model": {"dtype": "bfloat16", **NF4}}, marks=quantized),
     ],
-    ids=["fp32", "lora", "bf16-short-moments", "fp16", "bf16-recomputed"],
+    ids=["fp32", "lora", "bf16-short-moments", "fp16", "bf16-recomputed", "nf4"],
 )
 def test_training(settings: dict[str, Any], tiny_models: Callable[[str], Path]) -> None:
     """Three steps move the masters as on the processor, within what the type's products differ."""
@@ -325,9 +328,10 @@ def test_a_branching_row_sums_to_the_same_bits(tiny_models: Callable[[str], Path
             assert torch.equal(gradient, again[name]), name
 
 
-def test_the_engine_samples_what_the_trainer_scores(models: Callable[..., LoadedModel]) -> None:
+@pytest.mark.parametrize("more", [{}, pytest.param(NF4, marks=quantized)], ids=["plain", "nf4"])
+def test_the_engine_samples_what_the_trainer_scores(more: dict[str, Any], tiny_models: Callable[[str], Path]) -> None:
     """Logprobs of sampled tokens beside those of a training forward pass, in bf16."""
-    model = models("llama", "cuda", "bfloat16")
+    model = load_model(ModelSettings(path=str(tiny_models("llama")), device="cuda", dtype="bfloat16", **more))
     trainer = ModelTrainer(model, TrainerSettings(), lease=ComputeLease())
     gaps: list[float] = []
     for ids, logprobs in sampled(make_runner(model, TritonKernel(CARD), has_graphs=True), [20, 20, 20]):

@@ -119,7 +119,8 @@ def test_an_error_leaves_nothing_on_the_card(monkeypatch: pytest.MonkeyPatch) ->
 
 @pytest.mark.parametrize("moments", ["fp32", "bf16"])
 def test_moved_state_trains_to_equal_bits(moments: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Copies there and back, here from one place of the processor's memory to another, change nothing."""
+    """Copies there and back, here from one place of the processor's memory to another, change nothing; nor does the
+    order in which gradients are finished, which is not that of the weights."""
 
     class Elsewhere(HostMemory):
         """Everything moves, though all of it is the processor's memory."""
@@ -135,14 +136,14 @@ def test_moved_state_trains_to_equal_bits(moments: str, monkeypatch: pytest.Monk
     ends = []
     for is_offloaded in (False, True):
         generator = torch.Generator().manual_seed(0)
-        weights = {"w": Parameter(torch.randn(6, 4, generator=generator)), "b": Parameter(torch.zeros(4))}
+        weights = {f"w{number}": Parameter(torch.randn(7, generator=generator)) for number in range(60)}
         settings = OptimizerSettings.model_validate({"lr": 0.1, "moments": moments})
         optimizer = MasterOptimizer(weights, settings, Rounding("dither", 0, torch.device("cpu")))
         if is_offloaded:
             optimizer.offload()
         for step in range(3):
             with optimizer.on_device():
-                (weights["w"].sin().sum() * (step + 1) + weights["b"].cos().sum()).backward()
+                (torch.stack([each.sin().sum() for each in weights.values()]).sum() * (step + 1)).backward()
                 optimizer.step()
             optimizer.copy_to_parameters()
         ends.append(optimizer.masters)
