@@ -11,6 +11,8 @@ from typing import Any
 
 import pytest
 
+from ludus.algorithms.settings import AlgorithmSettings
+from ludus.compat import overrides
 from ludus.compat.areal import PPOTrainer
 from ludus.compat.areal.api.cli_args import (
     GenerationHyperparameters,
@@ -103,6 +105,17 @@ def test_keys_of_ludus_stand_beside_areals(file: str) -> None:
     assert ours.model.chat_template == "chatml-tools" and ours.model.path == "some-model"
 
 
+def test_keys_of_ludus_come_before_areals_defaults(file: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """On the script's command line and on that of `ludus run`: a preset is all of itself."""
+    given = ["--config", file, "algorithm.name=dapo", "rollout.episode_timeout_s=60", "actor.eps_clip=0.4"]
+    ours = config_of(load_expr_config(given, Mine)[0])
+    assert ours.algorithm.model_dump() == AlgorithmSettings(name="dapo").model_dump()
+    assert ours.rollout.episode_timeout_s == 60
+    assert config_of(load_expr_config(["--config", file], Mine)[0]).rollout.episode_timeout_s == 3600
+    monkeypatch.setenv(overrides.SETTINGS, "algorithm.advantage=whitened")
+    assert config_of(load_expr_config(["--config", file], Mine)[0]).algorithm.advantage.kind == "whitened"
+
+
 @pytest.mark.parametrize(
     "key", ["actor.optimizer_dtype=float32", "rollout.lora_name=x", "vllm.gdn_prefill_backend=triton"]
 )
@@ -155,13 +168,14 @@ def test_what_a_request_to_openais_api_lacks_is_said_once(caplog: pytest.LogCapt
 def test_what_becomes_of_the_keys_is_said_once(file: str, caplog: pytest.LogCaptureFixture) -> None:
     """Left out and changed with their reasons, the others by name; a section of which nothing is needed as a whole."""
     given = ["--config", file, "saver.freq_epochs=1", "vllm.seed=3", "vllm.enforce_eager=true"]
+    given.append("actor.recompute_logprob=true")
     config, _ = load_expr_config(given, Mine)
     with caplog.at_level(logging.WARNING, logger="ludus.compat.areal.experiment"):
         PPOTrainer(config, train_dataset=[{"x": 1}])
     (record,) = caplog.records
     said = record.getMessage()
     assert "left out: saver.freq_epochs (a run is saved by steps" in said
-    assert "changed: actor.reward_norm" in said
+    assert "changed: actor.recompute_logprob (algorithm.correction: ratios are to the policy before the batch)" in said
     assert "not needed: " in said and "vllm.*" in said and "rollout.backend" in said
     assert "train_dataset.path" not in said and "max_turns" not in said
 
