@@ -102,11 +102,11 @@ def _read_by(modes: Sequence[str], rule: Rule) -> Rule:
     return keys.only(lambda given: _loss_mode(given) in (None, *modes), rule, f"it is of the loss {' or '.join(modes)}")
 
 
-_AT_THE_END = ("min_lr", "min_lr_ratio", "min_lr_factor", "lr_min")
+_AT_THE_END = ("min_lr", "min_lr_ratio", "min_lr_factor", "lr_min", "lr_decay_steps")
 
 
 def _at_the_end(name: str) -> Rule:
-    """A learning rate that a schedule falls to."""
+    """Of the end of a schedule: the learning rate that it falls to, the step at which it gets there."""
     optim = name.rpartition(".")[0]
     schedules = [f"{optim}.{each}" for each in ("lr_scheduler_type", "warmup_style", "lr_decay_style", "decay_type")]
     schedules += ["critic.optimizer.decay" if optim.startswith("critic") else "trainer.optimizer.decay"]
@@ -226,6 +226,17 @@ def _minibatches(value: Any, given: Given) -> Meaning:
     return Meaning("taken", ours={"algorithm.minibatches": max(size // value, 1)})
 
 
+def _critics_minibatch(value: Any, given: Given) -> Meaning:
+    """The critic learns from the policy's minibatches, so that others would be other steps."""
+    if value is None or given.get("algorithm.adv_estimator", "gae") != "gae":
+        return Meaning("not needed", "there is no critic")
+    sizes = (value, given.get(_ACTOR + "ppo_mini_batch_size", 256))  # verl's default
+    batch = given.get("data.train_batch_size", given.get("train_dataset.batch_size"))
+    if sizes[0] == sizes[1] or (isinstance(batch, int) and batch <= min(sizes)):
+        return Meaning("not needed", "the critic learns from the policy's minibatches")
+    return Meaning("left out", f"the critic learns from the policy's minibatches, which are of {sizes[1]} rows")
+
+
 def _epochs(value: Any, given: Given) -> Meaning:
     if given.get("trainer.total_training_steps") is not None:
         return Meaning("not needed", "trainer.total_training_steps says when it ends")
@@ -336,6 +347,7 @@ _RULES: Table = {
     _ROLLOUT + "top_k": to("gconfig.top_k", convert=_top_k),
     _ROLLOUT + "val_kwargs.top_k": to("eval_gconfig.top_k", convert=_top_k),
     _ACTOR + "ppo_mini_batch_size": _minibatches,
+    "critic.ppo_mini_batch_size": _critics_minibatch,
     _ACTOR + "clip_ratio": partial(_bound, ("low", "high")),
     _ACTOR + "clip_ratio_low": partial(_bound, ("low",)),
     _ACTOR + "clip_ratio_high": partial(_bound, ("high",)),
