@@ -134,28 +134,33 @@ def _alternatives(hint: Any) -> Iterator[type]:
     yield from (each for each in getattr(hint, "__args__", (hint,)) if inspect.isclass(each))
 
 
-def config_of(experiment: Section, rows_given: Collection[str] = ("train_dataset", "valid_dataset")) -> Config:
+def config_of(
+    experiment: Section,
+    rows_given: Collection[str] = ("train_dataset", "valid_dataset"),
+    num_rows: int | None = None,
+) -> Config:
     """The run's configuration.
 
-    rows_given: datasets that are passed in Python, whose keys in the configuration are ignored.
+    rows_given: datasets that are passed in Python, whose keys in the configuration are ignored.  num_rows: to train on.
+    None: not known.
     Raises ConfigError for an invalid value.
     """
-    return Config.of(merged(_imported(experiment, rows_given).config, experiment._ours))
+    return Config.of(merged(_imported(experiment, rows_given, num_rows).config, experiment._ours))
 
 
-def tell(experiment: Section, rows_given: Collection[str]) -> None:
+def tell(experiment: Section, rows_given: Collection[str], num_rows: int | None = None) -> None:
     """Log, once, the keys that are changed, left out or not needed."""
-    entries = _imported(experiment, rows_given).entries
+    entries = _imported(experiment, rows_given, num_rows).entries
     said = [_told(fate, [entry for entry in entries if entry.fate == fate]) for fate in ("left out", "changed")]
     said.append(_unneeded(entries))
     if any(said):
         logger.warning("keys of areal, see docs/coming-from-areal.md:\n%s", "\n".join(filter(None, said)))
 
 
-def _imported(experiment: Section, rows_given: Collection[str]) -> Imported:
+def _imported(experiment: Section, rows_given: Collection[str], num_rows: int | None) -> Imported:
     beside = [".".join(path) for path, _ in leaves(experiment._ours)]
     beside += [".".join(parse_override(each)[0]) for each in overrides.settings()]
-    return import_areal(_of_the_run(_stated(experiment), rows_given), beside)
+    return import_areal(_of_the_run(_stated(experiment), rows_given), beside, num_rows)
 
 
 def _told(fate: str, entries: Sequence[Entry]) -> str:

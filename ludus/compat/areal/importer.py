@@ -13,7 +13,7 @@ from typing import Any
 
 import yaml
 
-from ludus.compat.areal.keys import KEYS, NORMS, SECTIONS, defaults, implied
+from ludus.compat.areal.keys import KEYS, NORMS, SECTIONS, STEPS, defaults, implied, steps_of_epoch
 from ludus.compat.config import Config
 from ludus.compat.importing.interpolate import MISSING, leaves
 from ludus.compat.importing.report import Entry
@@ -35,11 +35,11 @@ class Imported:
         return yaml.safe_dump(dict(self.config), sort_keys=False, allow_unicode=True)
 
 
-def import_areal(data: Mapping[str, Any], beside: Collection[str] = ()) -> Imported:
+def import_areal(data: Mapping[str, Any], beside: Collection[str] = (), num_rows: int | None = None) -> Imported:
     """Convert AReaL's configuration, with references resolved, and its defaults that change what is trained.
 
     beside: names of Ludus's keys that are given too, and come before those defaults; `algorithm.name` is all of its
-    algorithm, whatever AReaL's keys say about it.
+    algorithm, whatever AReaL's keys say about it.  num_rows: to train on. None: not known.
     Raises ConfigError if Ludus does not accept a converted value.
     """
     # an empty section of the table says that there is one, with AReaL's defaults
@@ -52,6 +52,8 @@ def import_areal(data: Mapping[str, Any], beside: Collection[str] = ()) -> Impor
     }
     by_default = implied(given)
     given |= by_default
+    if num_rows:
+        given[STEPS] = steps_of_epoch(given, num_rows)
     ours, entries, is_preset = defaults(given, by_default, beside), [], "algorithm.name" in beside
     for key, (name, value) in found.items():
         if value is None and not fnmatchcase(key, NORMS):

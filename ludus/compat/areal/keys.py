@@ -30,6 +30,11 @@ DEFAULTS: Given = {
     norms.ADVANTAGES: None,
 }
 """Those of AReaL's defaults that change what is trained."""
+STEPS = "steps of an epoch"
+"""Not a key of AReaL's: their number, where the rows are known."""
+_SAVED_STEPS, _SAVED_EPOCHS = (
+    [f"{each}.freq_{unit}" for each in ("saver", "recover", "checkpointer")] for unit in ("steps", "epochs")
+)
 OF_OPTIMIZER: Given = {"lr": 0.001, "weight_decay": 0.01, "beta1": 0.9, "beta2": 0.999}
 OF_REFERENCE: Given = {"actor.kl_ctl": 0.1}
 
@@ -88,14 +93,42 @@ def _betas(whose: str, ours: str, _value: Any, given: Given) -> Meaning:
 def _warmup(ours: str, value: Any, given: Given) -> Meaning:
     if not value:
         return Meaning("not needed")
-    if "total_train_steps" not in given:
+    if "total_train_steps" not in given and STEPS not in given:
         return Meaning("left out", f"how many steps there will be is not known; set {ours}.warmup_steps")
-    total = int(given["total_train_steps"])
+    total = int(given.get("total_train_steps") or given.get("total_train_epochs", 1) * given[STEPS])
     if not (steps := int(value * total)):
         return Meaning("not needed", f"{value} of {total} steps is none")
     return Meaning(
         "changed", f"{value} of {total} steps", {f"{ours}.warmup_steps": steps, f"{ours}.warmup_from_zero": True}
     )
+
+
+# ---- what happens once an epoch
+
+
+def steps_of_epoch(given: Given, num_rows: int) -> int:
+    """AReaL leaves out the rest of the rows that is no batch."""
+    return max(1, num_rows // int(given.get("train_dataset.batch_size", 1)))
+
+
+def _evaluated(value: Any, given: Given) -> Meaning:
+    if not value:
+        return Meaning("not needed")
+    if STEPS not in given or "evaluator.freq_steps" in given:
+        return Meaning("changed", "after the last step; set eval.every_steps for more", {"eval.after": True})
+    steps = value * given[STEPS]
+    return Meaning("taken", f"{given[STEPS]} steps each", {"eval.every_steps": steps, "eval.after": True})
+
+
+def _saved(name: str, value: Any, given: Given) -> Meaning:
+    if not value:
+        return Meaning("not needed")
+    first = next(each for each in (*_SAVED_STEPS, *_SAVED_EPOCHS) if given.get(each))
+    if first != name:
+        return Meaning("not needed", f"{first} says it")
+    if STEPS not in given:
+        return Meaning("left out", "a run is saved by steps, and when it ends; set checkpoint.every_steps")
+    return Meaning("taken", f"{given[STEPS]} steps each", {"checkpoint.every_steps": value * given[STEPS]})
 
 
 # ---- loss and credit
@@ -284,9 +317,8 @@ KEYS: Table = keys_beside(
             fixed(0.0, note=_CANCELS, otherwise=_REWARD),
             _CANCELS,
         ),
-        "evaluator.freq_epochs": to(
-            "eval.after", convert=lambda _: True, note="after the last step; set eval.every_steps for more"
-        ),
+        "evaluator.freq_epochs": _evaluated,
+        **{name: partial(_saved, name) for name in _SAVED_EPOCHS},
     },
 )
 """The translation of each key of AReaL."""
