@@ -29,6 +29,7 @@ from ludus.compat.verl.scoring import Score, load_compute_score, score_outputs
 from ludus.compat.verl.server import AsyncLLMServerManager, sampling_params_of
 from ludus.compat.verl.tokens import LoopTokenizer
 from ludus.episodes.claim import claim_rows
+from ludus.episodes.reward import Result
 from ludus.errors import UserError
 from ludus.settings import Settings
 
@@ -82,8 +83,8 @@ class LoopAdapter:
             )
         row = copy.deepcopy(plain(data))
         tokenizer = LoopTokenizer(context.session.text)
-        if self._is_left_out(row, tokenizer):
-            return None
+        if (why := self._left_out(row, tokenizer)) is not None:
+            return Result(None, metadata={"left_out": why})
         name = row.get("agent_name")
         spec = self._default if name is None else find_loop(self._loops, name)
         config = self._run.config
@@ -123,22 +124,22 @@ class LoopAdapter:
             return claimed
         return replace(claimed, reward=last.reward_score)  # one number, of all
 
-    def _is_left_out(self, row: Mapping[str, Any], tokenizer: LoopTokenizer) -> bool:
-        """Whether the row's prompt is too long, and such rows are not to be played."""
+    def _left_out(self, row: Mapping[str, Any], tokenizer: LoopTokenizer) -> str | None:
+        """Why the row is not to be played: its prompt is too long. None: it is."""
         rollout = self._run.config.rollout
         if not rollout.filter_overlong_prompts or rollout.prompt_length is None:
-            return False
+            return None
         schemas = [as_verls(tool).tool_schema for tool in self._run.tool_set.tools]
         how = self._config.config.data.get("apply_chat_template_kwargs") or {}
         tools = [schema for schema in schemas if schema is not None]
         num_tokens = len(tokenizer.apply_chat_template(prompt_of(row), tools, add_generation_prompt=True, **how))
         if num_tokens <= rollout.prompt_length:
-            return False
+            return None
+        why = f"the prompt has {num_tokens} tokens, tools included, and rollout.prompt_length={rollout.prompt_length}"
         if not self._leaves_out:
             self._leaves_out = True
-            said = "rows whose prompt is longer than rollout.prompt_length=%d are left out; the first has %d tokens"
-            logger.warning(said, rollout.prompt_length, num_tokens)
-        return True
+            logger.warning("rows whose prompt is too long are left out; of the first %s", why)
+        return why
 
     def _tools_for(self, cls: type[AgentLoopBase]) -> dict[str, Any]:
         """The run's tools, in verl's form, if the loop accepts them."""

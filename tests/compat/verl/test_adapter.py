@@ -422,9 +422,10 @@ def test_a_row_whose_prompt_is_too_long_is_left_out_where_that_is_asked(
     """As verl drops it from its data: no loop sees it, no token is sampled, and a warning says so once."""
     long = {**ROW, "prompt": [{"role": "user", "content": "Guess. " * 40}]}
     asked = configured(prompt_length=64, filter_overlong_prompts=True)
-    assert play(Verls, [long, long], [], plan=asked).scored.outcome.kind == "rejected"
+    left_out = play(Verls, [long, long], [], plan=asked).scored
+    assert left_out.outcome.kind == "rejected"
     (said,) = (each for each in caplog.messages if "are left out" in each)
-    assert "rollout.prompt_length=64 are left out; the first has" in said
+    assert said.endswith(str(left_out.metadata["left_out"])) and "rollout.prompt_length=64" in said
     assert play(Verls, ROW, ["10"], plan=asked).scored.reward == 1.0
 
 
