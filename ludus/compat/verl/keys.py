@@ -124,6 +124,18 @@ def _warm_up(name: str, value: Any, given: Given) -> Meaning:
     return replace(meaning, ours={**meaning.ours, **ours})
 
 
+def _warm_up_share(optim: str, ours: str, value: Any, given: Given) -> Meaning:
+    """verl's share of all steps, where no number of them is given."""
+    steps, total = given.get(f"{optim}.lr_warmup_steps"), given.get("trainer.total_training_steps")
+    if not value or (isinstance(steps, int) and steps > 0):
+        return Meaning("not needed", f"{optim}.lr_warmup_steps says it")
+    if not isinstance(total, int):
+        how = f"set trainer.total_training_steps, or {optim}.lr_warmup_steps"
+        return Meaning("left out", f"how many steps there will be is not known: {how}")
+    own = {f"{ours}.warmup_steps": int(value * total), f"{ours}.warmup_from_zero": True}
+    return Meaning("taken", ours=own if int(value * total) else {})
+
+
 def _alpha(own: Sequence[str], value: Any, given: Given) -> Meaning:
     """own: keys of the rank."""
     if not any(given.get(name) for name in own) and not any(name.startswith("model.lora") for name in given):
@@ -340,6 +352,10 @@ _RULES: Table = {
     **{name: _kl_term(_TABLE[name]) for name in (_KL_COEF, _ACTOR + "kl_loss_type")},
     "trainer.total_epochs": _epochs,
     **{name: partial(_warm_up, name) for name in _TABLE if name.endswith(".lr_warmup_steps")},
+    **{
+        f"{optim}.lr_warmup_steps_ratio": partial(_warm_up_share, optim, ours)
+        for optim, ours in ((_ACTOR + "optim", "trainer.optimizer"), ("critic.optim", "critic.optimizer"))
+    },
     # verl counts steps from 1, and trains the policy in the one of this number
     "trainer.critic_warmup": to("critic.warmup_steps", convert=lambda value: value and max(value - 1, 0)),
     "data.train_files": partial(_files, "train_dataset"),

@@ -414,6 +414,12 @@ def test_keys_of_machines_and_engines_are_taken(caplog: pytest.LogCaptureFixture
     ):
         with pytest.raises(ConfigError, match=refused.partition("=")[0]):
             load_config(None, [refused, f"{_ACTOR}.optim.lr_decay_style=cosine"])
+    share = [f"{_ACTOR}.optim.lr_warmup_steps_ratio=0.1", "trainer.total_training_steps=50"]
+    optimizer = load_config(None, share).trainer.optimizer
+    assert (optimizer.warmup_steps, optimizer.warmup_from_zero) == (5, True)
+    assert load_config(None, [*share, f"{_ACTOR}.optim.lr_warmup_steps=3"]).trainer.optimizer.warmup_steps == 3
+    with pytest.raises(ConfigError, match="how many steps there will be is not known"):
+        load_config(None, share[:1])
     falls = load_config(None, [f"{_ACTOR}.optim.lr_decay_style=cosine", f"{_ACTOR}.optim.lr_decay_steps=40"])
     assert (falls.trainer.optimizer.decay, falls.trainer.optimizer.total_steps) == ("cosine", 40)
 
