@@ -6,7 +6,7 @@ Invariant: every configuration of the core has the same meaning here.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Self
 
@@ -20,7 +20,7 @@ from ludus.compat.verl.keys import KEYS, renamed
 from ludus.compat.verl.settings import MultiTurnSettings, RewardSettings
 from ludus.errors import ConfigError
 from ludus.rollout import settings as rollout
-from ludus.settings import OneOf, Settings, with_overrides
+from ludus.settings import Idle, OneOf, Settings, with_overrides
 from ludus.text.parse import PARSERS
 
 _AREAL = "ludus.compat.areal.adapter:from_rollout_workflow"
@@ -54,9 +54,16 @@ class RolloutSettings(rollout.RolloutSettings):
     agent: Annotated[rollout.AgentSettings, OneOf(AGENTS, "inline")] = InlineSettings()
     prompt_length: int | None = pydantic.Field(default=None, ge=1)
     """Agent loops: most tokens of a row's prompt, tools included. None: limited by the context."""
+    filter_overlong_prompts: bool = False
+    """Agent loops: a row with a longer prompt is left out. False: its episodes fail."""
     response_length: int | None = pydantic.Field(default=None, ge=1)
     """Agent loops: most tokens after the prompt, of model, tools and users together. None: limited by the context."""
     multi_turn: MultiTurnSettings = MultiTurnSettings()
+
+    def idle(self) -> Iterator[Idle]:
+        yield from super().idle()
+        if self.filter_overlong_prompts and self.prompt_length is None:
+            yield Idle("filter_overlong_prompts", "prompt_length is not set")
 
     @pydantic.field_validator("agent", mode="before")
     @classmethod
@@ -125,7 +132,8 @@ class Config(core.Config):
 
     def unread_by(self, kind: str | None) -> Mapping[str, str]:
         own = [f"rollout.agent.{name}" for name in LoopSettings.__annotations__]
-        own += ["rollout.prompt_length", "rollout.response_length", "rollout.multi_turn", "reward"]
+        own += ["rollout.prompt_length", "rollout.filter_overlong_prompts", "rollout.response_length"]
+        own += ["rollout.multi_turn", "reward"]
         return {} if kind == _VERL else {key: "agent loops" for key in own if self.is_set(key)}
 
 

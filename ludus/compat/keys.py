@@ -184,6 +184,26 @@ def meaning_of(table: Table, name: str, value: Any, given: Given) -> Meaning | N
     return Meaning(meaning.fate, meaning.note, ours)
 
 
+def is_named(ours: str, named: Collection[str]) -> bool:
+    """Whether one of the named keys of Ludus sets this key, or decides about it."""
+    unit = _unit(ours)
+    for name in named:
+        other = _unit(name)
+        if unit == other or unit.startswith(f"{other}.") or other.startswith(f"{unit}."):
+            return True
+        if name == "algorithm.name" and ours.startswith("algorithm."):
+            return True
+    return False
+
+
+def _unit(name: str) -> str:
+    """What is chosen as a whole: a part of the algorithm, the end of the run."""
+    parts = name.split(".")
+    if parts[0].startswith("total_train_"):
+        return "total_train"
+    return ".".join(parts[:2]) if parts[0] == "algorithm" else name
+
+
 def read(table: Table, data: Mapping[str, Any]) -> Iterator[tuple[Path_, Any, Meaning | None]]:
     """Path, value and meaning of every key in nested values."""
     given = {".".join(map(str, path)): value for path, value in leaves(data)}

@@ -309,7 +309,9 @@ class ModelTrainer:
                 f"algorithm {algorithm.name!r} needs a critic, and this trainer was opened without one; name the "
                 "algorithm in the run's configuration, from the beginning"
             )
-        if (needs.reference or "reference_logprobs" in needs.measured) and self._backward.reference is None:
+        is_needed = needs.reference or "reference_logprobs" in needs.measured
+        # an adapter's is kept from the beginning: it is small, and a later batch may ask for it, also after a resume
+        if (is_needed or self.model.adapter is not None) and self._backward.reference is None:
             if self.version > 0:
                 raise UserError(
                     f"algorithm {algorithm.name!r} compares with the weights that training began with, and after "

@@ -447,6 +447,20 @@ def test_another_learning_rate_and_loss_from_the_next_batch_on(tiny_model_folder
         plain.configure(lr=1e-3, algorithm=AlgorithmSettings(**algorithm))
 
 
+def test_an_adapter_keeps_the_weights_that_it_began_with(tiny_model_folder: Path, tmp_path: Path) -> None:
+    """They are few: a KL term may be asked for after batches without one, and after a resume."""
+    batch = Batch.of(pack(branching_sequences(), row_tokens=512), version=0)
+    with_kl = AlgorithmSettings(kl={"beta": 0.1})
+    trainer = make_trainer(tiny_model_folder, lora=True)
+    trainer.train_batch(batch)
+    trainer.publish().copy_into_shared()
+    trainer.save(tmp_path)
+    resumed = make_trainer(tiny_model_folder, lora=True)
+    resumed.load(tmp_path)
+    (later, after) = (each.train_batch(batch, with_kl)["train/kl_reference"] for each in (trainer, resumed))
+    assert later == after > 1e-6
+
+
 @pytest.mark.parametrize("lora", [False, True])
 def test_beginning_with_the_weights_of_a_saved_model(lora: bool, tiny_model_folder: Path, tmp_path: Path) -> None:
     """They sample, and train as they would in a new trainer; weights of another model are refused."""

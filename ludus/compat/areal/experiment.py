@@ -21,12 +21,13 @@ from pathlib import Path
 from typing import Any, Self, TypeVar, get_type_hints
 
 from ludus.api.experiment import validated
+from ludus.compat import overrides
 from ludus.compat.areal.generation import GenerationHyperparameters
-from ludus.compat.areal.importer import import_areal
+from ludus.compat.areal.importer import Imported, import_areal
 from ludus.compat.config import Config
 from ludus.compat.importing.report import Entry, by_note
 from ludus.compat.members import with_members
-from ludus.settings import merged, with_value
+from ludus.settings import leaves, merged, parse_override, with_value
 
 logger = logging.getLogger(__name__)
 
@@ -133,23 +134,33 @@ def _alternatives(hint: Any) -> Iterator[type]:
     yield from (each for each in getattr(hint, "__args__", (hint,)) if inspect.isclass(each))
 
 
-def config_of(experiment: Section, rows_given: Collection[str] = ("train_dataset", "valid_dataset")) -> Config:
+def config_of(
+    experiment: Section,
+    rows_given: Collection[str] = ("train_dataset", "valid_dataset"),
+    num_rows: int | None = None,
+) -> Config:
     """The run's configuration.
 
-    rows_given: datasets that are passed in Python, whose keys in the configuration are ignored.
+    rows_given: datasets that are passed in Python, whose keys in the configuration are ignored.  num_rows: to train on.
+    None: not known.
     Raises ConfigError for an invalid value.
     """
-    imported = import_areal(_of_the_run(_stated(experiment), rows_given))
-    return Config.of(merged(imported.config, experiment._ours))
+    return Config.of(merged(_imported(experiment, rows_given, num_rows).config, experiment._ours))
 
 
-def tell(experiment: Section, rows_given: Collection[str]) -> None:
+def tell(experiment: Section, rows_given: Collection[str], num_rows: int | None = None) -> None:
     """Log, once, the keys that are changed, left out or not needed."""
-    entries = import_areal(_of_the_run(_stated(experiment), rows_given)).entries
+    entries = _imported(experiment, rows_given, num_rows).entries
     said = [_told(fate, [entry for entry in entries if entry.fate == fate]) for fate in ("left out", "changed")]
     said.append(_unneeded(entries))
     if any(said):
         logger.warning("keys of areal, see docs/coming-from-areal.md:\n%s", "\n".join(filter(None, said)))
+
+
+def _imported(experiment: Section, rows_given: Collection[str], num_rows: int | None) -> Imported:
+    beside = [".".join(path) for path, _ in leaves(experiment._ours)]
+    beside += [".".join(parse_override(each)[0]) for each in overrides.settings()]
+    return import_areal(_of_the_run(_stated(experiment), rows_given), beside, num_rows)
 
 
 def _told(fate: str, entries: Sequence[Entry]) -> str:

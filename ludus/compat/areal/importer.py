@@ -6,14 +6,14 @@ Invariants: every key that is set is in the report; the result can be loaded by 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from typing import Any
 
 import yaml
 
-from ludus.compat.areal.keys import KEYS, NORMS, SECTIONS, defaults
+from ludus.compat.areal.keys import KEYS, NORMS, SECTIONS, STEPS, defaults, implied, steps_of_epoch
 from ludus.compat.config import Config
 from ludus.compat.importing.interpolate import MISSING, leaves
 from ludus.compat.importing.report import Entry
@@ -35,20 +35,32 @@ class Imported:
         return yaml.safe_dump(dict(self.config), sort_keys=False, allow_unicode=True)
 
 
-def import_areal(data: Mapping[str, Any]) -> Imported:
-    """Convert AReaL's configuration, with references already resolved.
+def import_areal(data: Mapping[str, Any], beside: Collection[str] = (), num_rows: int | None = None) -> Imported:
+    """Convert AReaL's configuration, with references resolved, and its defaults that change what is trained.
 
+    beside: names of Ludus's keys that are given too, and come before those defaults; `algorithm.name` is all of its
+    algorithm, whatever AReaL's keys say about it.  num_rows: to train on. None: not known.
     Raises ConfigError if Ludus does not accept a converted value.
     """
     # an empty section of the table says that there is one, with AReaL's defaults
     named: dict[str, Any] = {**{name: {} for name in KEYS if _is_empty(data, name)}, **leaves(data)}
     found = {name.replace(_AGENT_BEFORE, _AGENT, 1): (name, value) for name, value in named.items()}
-    given = {key: value for key, (_, value) in found.items() if value is not None and not _is_open(value)}
-    ours, entries = defaults(given), []
+    given = {
+        key: value
+        for key, (_, value) in found.items()
+        if (value is not None or fnmatchcase(key, NORMS)) and not _is_open(value)
+    }
+    by_default = implied(given)
+    given |= by_default
+    if num_rows:
+        given[STEPS] = steps_of_epoch(given, num_rows)
+    ours, entries, is_preset = defaults(given, by_default, beside), [], "algorithm.name" in beside
     for key, (name, value) in found.items():
         if value is None and not fnmatchcase(key, NORMS):
             continue
         meaning = _meaning(key, value, given)
+        if is_preset and meaning.ours and all(own.startswith("algorithm.") for own in meaning.ours):
+            meaning = Meaning("not needed", "algorithm.name sets it")
         ours |= meaning.ours
         where = " and ".join(own for own in meaning.ours if own != name)
         entries.append(Entry(name, meaning.fate, ": ".join(filter(None, (where, meaning.note)))))

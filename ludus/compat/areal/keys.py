@@ -10,8 +10,9 @@ from collections.abc import Collection
 from functools import partial
 from typing import Any
 
+from ludus.compat.areal import norms
 from ludus.compat.areal.corrections import OF_DECOUPLED, correction, default_correction, is_bypassed
-from ludus.compat.keys import Given, Meaning, Table, fixed, keys_beside, only, to
+from ludus.compat.keys import Given, Meaning, Table, fixed, is_named, keys_beside, meaning_of, only, to
 from ludus.compat.names import here
 from ludus.errors import UserError
 from ludus.import_strings import import_object
@@ -19,8 +20,23 @@ from ludus.import_strings import import_object
 _FILES = (".jsonl", ".json", ".csv", ".parquet")
 _NO_LIMIT = 10**6
 """Values of top_k above this, such as AReaL's default of 1e8, keep the whole vocabulary."""
-_MINIBATCHES = 4
-"""AReaL's default; Ludus's is 1."""
+DEFAULTS: Given = {
+    "gconfig.n_samples": 1,
+    "train_dataset.batch_size": 1,
+    "rollout.request_timeout": 3600,
+    "rollout.agent.session_timeout_seconds": 3600,
+    "actor.ppo_n_minibatches": 4,
+    norms.REWARDS: None,
+    norms.ADVANTAGES: None,
+}
+"""Those of AReaL's defaults that change what is trained."""
+STEPS = "steps of an epoch"
+"""Not a key of AReaL's: their number, where the rows are known."""
+_SAVED_STEPS, _SAVED_EPOCHS = (
+    [f"{each}.freq_{unit}" for each in ("saver", "recover", "checkpointer")] for unit in ("steps", "epochs")
+)
+OF_OPTIMIZER: Given = {"lr": 0.001, "weight_decay": 0.01, "beta1": 0.9, "beta2": 0.999}
+OF_REFERENCE: Given = {"actor.kl_ctl": 0.1}
 
 
 # ---- the run and its agents
@@ -77,9 +93,9 @@ def _betas(whose: str, ours: str, _value: Any, given: Given) -> Meaning:
 def _warmup(ours: str, value: Any, given: Given) -> Meaning:
     if not value:
         return Meaning("not needed")
-    if "total_train_steps" not in given:
+    if "total_train_steps" not in given and STEPS not in given:
         return Meaning("left out", f"how many steps there will be is not known; set {ours}.warmup_steps")
-    total = int(given["total_train_steps"])
+    total = int(given.get("total_train_steps") or given.get("total_train_epochs", 1) * given[STEPS])
     if not (steps := int(value * total)):
         return Meaning("not needed", f"{value} of {total} steps is none")
     return Meaning(
@@ -87,15 +103,64 @@ def _warmup(ours: str, value: Any, given: Given) -> Meaning:
     )
 
 
+# ---- what happens once an epoch
+
+
+def steps_of_epoch(given: Given, num_rows: int) -> int:
+    """AReaL leaves out the rest of the rows that is no batch."""
+    return max(1, num_rows // int(given.get("train_dataset.batch_size", 1)))
+
+
+def _evaluated(value: Any, given: Given) -> Meaning:
+    if not value:
+        return Meaning("not needed")
+    if STEPS not in given or "evaluator.freq_steps" in given:
+        return Meaning("changed", "after the last step; set eval.every_steps for more", {"eval.after": True})
+    steps = value * given[STEPS]
+    return Meaning("taken", f"{given[STEPS]} steps each", {"eval.every_steps": steps, "eval.after": True})
+
+
+def _saved(name: str, value: Any, given: Given) -> Meaning:
+    if not value:
+        return Meaning("not needed")
+    first = next(each for each in (*_SAVED_STEPS, *_SAVED_EPOCHS) if given.get(each))
+    if first != name:
+        return Meaning("not needed", f"{first} says it")
+    if STEPS not in given:
+        return Meaning("left out", "a run is saved by steps, and when it ends; set checkpoint.every_steps")
+    return Meaning("taken", f"{given[STEPS]} steps each", {"checkpoint.every_steps": value * given[STEPS]})
+
+
 # ---- loss and credit
 
 
-def defaults(given: Given) -> dict[str, Any]:
-    """Keys of Ludus for AReaL's behaviour by default."""
+def implied(given: Given) -> dict[str, Any]:
+    """AReaL's keys with their defaults that are not given, and change what is trained. Empty without an actor: a
+    configuration of Ludus's keys has Ludus's defaults."""
     if not any(key.startswith("actor.") for key in given):
         return {}
-    of_critic = _gae(given) if _has_critic(given) else {}
-    return {**default_correction(given), "algorithm.minibatches": _MINIBATCHES, **of_critic}
+    found = {**DEFAULTS}
+    for whose in _OPTIMIZERS:
+        if any(key.startswith(f"{whose}.optimizer.") for key in given):
+            found |= {f"{whose}.optimizer.{name}": value for name, value in OF_OPTIMIZER.items()}
+    if any(key.startswith("ref.") for key in given):
+        found |= OF_REFERENCE
+    return {key: value for key, value in found.items() if key not in given}
+
+
+def defaults(given: Given, keys: Given, beside: Collection[str]) -> dict[str, Any]:
+    """Keys of Ludus for AReaL's behaviour by default.
+
+    keys: those that are `implied`, which `given` has too.  beside: names of Ludus's keys that come before them.
+    """
+    if not keys:
+        return {}
+    ours = {**default_correction(given), **(_gae(given) if _has_critic(given) else {})}
+    for key, value in keys.items():
+        meaning = meaning_of(KEYS, key, value, given)
+        assert meaning is not None, f"{key} is no key of AReaL's"
+        ours |= meaning.ours
+    return {own: value for own, value in ours.items() if not is_named(own, beside)}
 
 
 def _is_decoupled(given: Given) -> bool:
@@ -114,13 +179,9 @@ def _gae(given: Given) -> dict[str, Any]:
         "algorithm.advantage.kind": "gae",
         "algorithm.advantage.lam": given.get("actor.gae_lambda", 1.0),
         "algorithm.advantage.gamma": discount,
-        "algorithm.advantage.whiten": _is_whitened(given),
+        "algorithm.advantage.whiten": norms.is_whitened(given),
     }
     return ours if discount == 1 or "rollout.agent.turn_discount" in given else {**ours, _TURNS: discount}
-
-
-def _is_whitened(given: Given) -> bool:
-    return (given.get("actor.adv_norm.mean_level"), given.get("actor.adv_norm.std_level")) == ("batch", "batch")
 
 
 def _of_gae(ours: Collection[str], value: Any, given: Given) -> Meaning:
@@ -132,17 +193,17 @@ def _of_gae(ours: Collection[str], value: Any, given: Given) -> Meaning:
 
 
 def _whitening(value: Any, given: Given) -> Meaning:
-    if not _has_critic(given):
-        return fixed(None, note=_ONCE, otherwise=_ONCE)(value, given)
-    if value is None or not _is_whitened(given):
-        return fixed(None, note="advantages are taken as they are", otherwise=_OVER_BATCH)(value, given)
-    return Meaning("taken", ours={"algorithm.advantage.whiten": True})
+    if _has_critic(given):
+        meaning = norms.of_advantages(value, given)
+        whitens = {"algorithm.advantage.whiten": norms.is_whitened(given)}
+        return meaning if meaning.fate == "left out" else Meaning("taken", ours=whitens)
+    return _NO_TASK if _is_without_task(given) else norms.of_advantages(value, given)
 
 
 def _clips(given: Given) -> bool:
     if given.get("actor.use_sapo_loss"):
         return False
-    if is_bypassed(given) or given.get("actor.ppo_n_minibatches", _MINIBATCHES) != 1:
+    if is_bypassed(given) or given.get("actor.ppo_n_minibatches") != 1:
         return True
     # an interpolation of sampled and trained logprobs, so that ratios are not 1 even in the first step
     return bool(given.get("actor.use_decoupled_loss")) and given.get("actor.prox_logp_method") == "loglinear"
@@ -153,6 +214,8 @@ def _clip(value: Any, given: Given) -> Meaning:
     return Meaning("taken", ours={"algorithm.loss.clip_low": value, **above})
 
 
+_OF_TASK = "teacher.rl_loss_weight"
+_NO_TASK = Meaning("not needed", "teacher.rl_loss_weight is 0")
 _OF_TEACHER = ("teacher.path", "teacher.train.path", "teacher.rl_loss_weight", "teacher.distill_loss_weight")
 
 
@@ -184,25 +247,16 @@ def _norm(value: Any, given: Given) -> Meaning:
         return fixed(None, otherwise="a critic's values are the baseline, and rewards are taken as they are")(
             value, given
         )
-    baseline = "leave_one_out" if given.get("actor.reward_norm.mean_leave1out") else "mean"
-    ours = {
-        "algorithm.advantage.baseline": baseline,
-        "algorithm.advantage.scale": "std" if _is_scaled(given) else "none",
-    }
-    if given.get("actor.reward_norm.mean_level") == "group":
-        return Meaning("taken", "over the members of a group, by id", ours)
-    return Meaning("changed", "GRPO's: over the members of a group, by id", ours)
+    return _NO_TASK if _is_without_task(given) else norms.of_rewards(value, given)
 
 
-def _is_scaled(given: Given) -> bool:
-    return "actor.reward_norm.mean_level" not in given or "actor.reward_norm.std_level" in given
+def _is_without_task(given: Given) -> bool:
+    return bool(given.get("teacher.path") or given.get("teacher.train.path")) and given.get(_OF_TASK, 1.0) == 0
 
 
 NORMS = "actor.*_norm*"
 """Keys for which null is a value (no normalisation). For other keys it means that the key is not set."""
 _TURNS = "rollout.agent.turn_discount"
-_ONCE = "advantages are not normalised once more over the batch"
-_OVER_BATCH = "advantages of a critic are normalised over the batch, mean_level and std_level, or not at all"
 _UNCLIPPED = "the loss is SAPO's, or with one minibatch the ratio is 1, and nothing is clipped"
 _REWARD = "let the agent return the final reward"
 _CANCELS = "it cancels out in the advantage"
@@ -251,17 +305,20 @@ KEYS: Table = keys_beside(
         "actor.c_clip": only(_clips, to("algorithm.loss.dual_clip"), _UNCLIPPED),
         "actor.eps_clip": only(_clips, _clip, _UNCLIPPED),
         "actor.eps_clip_higher": only(_clips, to("algorithm.loss.clip_high"), _UNCLIPPED),
-        "actor.reward_norm*": _norm,
-        "actor.adv_norm*": _whitening,
+        **dict.fromkeys((norms.REWARDS, f"{norms.REWARDS}.*"), _norm),
+        **dict.fromkeys((norms.ADVANTAGES, f"{norms.ADVANTAGES}.*"), _whitening),
         "actor.reward_scaling": only(
-            lambda given: not _is_scaled(given) or _has_critic(given),
+            lambda given: not norms.cancels_factor(given) or _has_critic(given),
             fixed(1.0, note=_CANCELS, otherwise=_REWARD),
             _CANCELS,
         ),
-        "actor.reward_bias": only(_has_critic, fixed(0.0, note=_CANCELS, otherwise=_REWARD), _CANCELS),
-        "evaluator.freq_epochs": to(
-            "eval.after", convert=lambda _: True, note="after the last step; set eval.every_steps for more"
+        "actor.reward_bias": only(
+            lambda given: not norms.cancels_summand(given) or _has_critic(given),
+            fixed(0.0, note=_CANCELS, otherwise=_REWARD),
+            _CANCELS,
         ),
+        "evaluator.freq_epochs": _evaluated,
+        **{name: partial(_saved, name) for name in _SAVED_EPOCHS},
     },
 )
 """The translation of each key of AReaL."""

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import argparse
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Sized
 from pathlib import Path
 from typing import Any, Self
 
@@ -40,9 +40,10 @@ class PPOTrainer(Trainer):
         if isinstance(config, Section):
             given = {"train_dataset": train_dataset, "valid_dataset": valid_dataset}
             rows_given = [name for name, rows in given.items() if rows is not None]
-            tell(config, rows_given)
+            num_rows = _num_rows(train_dataset)
+            tell(config, rows_given, num_rows)
             self._resume = vars(config)["recover"].mode in ("on", "auto", True)  # YAML's `on` is true
-            config = _without_idle_eval(config_of(config, rows_given), valid_dataset)
+            config = _without_idle_eval(config_of(config, rows_given, num_rows), valid_dataset)
         super().__init__(config, train_dataset, valid_dataset)
 
     def __enter__(self) -> Self:
@@ -88,6 +89,11 @@ class PPOTrainer(Trainer):
 
     def close(self) -> None:
         """The same as leaving the block."""
+
+
+def _num_rows(dataset: object) -> int | None:
+    """None: not known before they are loaded."""
+    return len(dataset) if isinstance(dataset, Sized) and not isinstance(dataset, str | Mapping) else None
 
 
 def _without_idle_eval(config: Config, valid_dataset: object) -> Config:

@@ -45,15 +45,16 @@ script ends."""
 
 
 _LORA = {"rank": 8, "alpha": 16.0}
-"""ART's defaults."""
+_OPTIMIZER = {"lr": TrainConfig().learning_rate, "betas": (0.9, 0.99), "weight_decay": 0.1, "max_grad_norm": 0.1}
+"""ART's defaults: these two."""
 
 
 def default_config() -> Config:
-    """A backend's default configuration: ART's LoRA, learning rate, loss and weighting of trajectories."""
+    """A backend's default configuration: ART's LoRA, optimizer, loss and weighting of trajectories."""
     values: dict[str, Any] = {
         "model": {"lora": _LORA},
         "algorithm": {"name": "cispo", "normaliser": "episode"},
-        "trainer": {"optimizer": {"lr": TrainConfig().learning_rate}},
+        "trainer": {"optimizer": _OPTIMIZER},
     }
     return Config(**values)
 
@@ -133,7 +134,8 @@ def algorithm_settings(config: core.Config, asked: TrainConfig) -> AlgorithmSett
             )
         changed["loss"] |= bounds
     if "kl_penalty_coef" in given:
-        changed["kl"] = {"beta": asked.kl_penalty_coef} if asked.kl_penalty_coef else None
+        # ART takes each token's log ratio off its advantage, whose gradient is that of k2 in the loss
+        changed["kl"] = {"beta": asked.kl_penalty_coef, "estimator": "k2"} if asked.kl_penalty_coef else None
     if "scale_rewards" in given:
         changed["advantage"]["scale"] = "std" if asked.scale_rewards else "none"
     return AlgorithmSettings(**changed)

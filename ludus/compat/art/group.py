@@ -18,7 +18,7 @@ import pydantic
 
 from ludus.compat.art.rollout import Rollout
 from ludus.compat.art.tally import Member, RolloutTally, current_tally, in_order, settle
-from ludus.compat.art.trajectory import Scalar, Trajectory
+from ludus.compat.art.trajectory import Scalar, Trajectory, plain_values
 from ludus.compat.overrides import count
 from ludus.errors import UserError
 
@@ -77,6 +77,10 @@ class TrajectoryGroup(pydantic.BaseModel):
             logs=list(logs or ()),
         )
         self._pending = members if is_pending else None
+
+    @pydantic.field_serializer("metrics", "metadata")
+    def _write_values(self, values: Mapping[str, Any]) -> dict[str, Any]:
+        return plain_values(values)
 
     def __repr__(self) -> str:
         if self._pending is not None:

@@ -10,13 +10,19 @@ import logging
 from collections.abc import Mapping
 from typing import Any
 
-from ludus.compat.keys import keys_beside, nested, read
+from ludus.compat.keys import Given, Meaning, keys_beside, nested, read
 from ludus.settings import merged
 
 logger = logging.getLogger(__name__)
 
-KEYS = keys_beside(__file__)
 
+def _betas(_value: object, given: Given) -> Meaning:
+    """AdamW's two, with ART's default for the one that is not given."""
+    betas = [given.get("trainer_args.adam_beta1", 0.9), given.get("trainer_args.adam_beta2", 0.99)]
+    return Meaning("taken", ours={"trainer.optimizer.betas": betas})
+
+
+KEYS = keys_beside(__file__, dict.fromkeys(("trainer_args.adam_beta1", "trainer_args.adam_beta2"), _betas))
 
 ITS_OWN = {
     *("init_args", "engine_args", "peft_args", "trainer_args", "torchtune_args", "tinker_args", "tinker_native_args"),

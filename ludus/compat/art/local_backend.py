@@ -57,16 +57,10 @@ class LocalBackend(Backend):
     ) -> None:
         """path: folder of the projects. None: `runs`.
 
-        config: settings of models, engine, trainer and sampling. None: ART's defaults: LoRA, its loss and learning
-        rate.
+        config: settings of models, engine, trainer and sampling. None: ART's defaults: LoRA, its loss and optimizer.
         Raises ConfigError for keys that have no effect here.
         """
-        del gpu_cost_per_hour_usd
-        if not in_process:
-            raise ConfigError(
-                "in_process=False cannot act: a LocalBackend is in this process. For one of its own start "
-                "`ludus serve` and pass ServerBackend(base_url)"
-            )
+        del in_process, gpu_cost_per_hour_usd
         self.path = Path(DEFAULT_PATH if path is None else path)
         self._config = default_config() if config is None else check_config(config)
         self._server: GatewayServer | None = None

@@ -89,6 +89,10 @@ class Trajectory(History):
 
     __str__ = __repr__
 
+    @pydantic.field_serializer("metrics", "metadata")
+    def _write_values(self, values: Mapping[str, Any]) -> dict[str, Any]:
+        return plain_values(values)
+
     def histories(self) -> list[History]:
         """The main conversation, which is the trajectory itself, and the additional ones."""
         return [self, *self.additional_histories]
@@ -126,6 +130,12 @@ class Trajectory(History):
                 {"messages": _marked(each), "tools": each.tools} for each in self.additional_histories
             ],
         }
+
+
+def plain_values(values: Mapping[str, Any]) -> dict[str, Any]:
+    """The values for JSON. What was put into a mapping later is not validated: numbers of numpy and torch become
+    Python's."""
+    return {name: value.item() if callable(getattr(value, "item", None)) else value for name, value in values.items()}
 
 
 def _marked(history: History) -> list[dict[str, Any]]:

@@ -1,10 +1,11 @@
 """Reads YAML with OmegaConf's syntax: `${a.b}` is the value of another key, `???` a value that must be given.
 
-Knows: references.  Knows not: what any key means.
+Knows: references, the environment.  Knows not: what any key means.
 """
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -16,12 +17,14 @@ from ludus.settings import merged, with_overrides
 
 MISSING = "???"
 _REFERENCE = re.compile(r"\$\{([^${}]*)\}")
+_ENVIRONMENT = "oc.env:"
 
 
 def read_yaml(path: Path, overrides: Sequence[str] = ()) -> dict[str, Any]:
     """The mapping in the file with `a.b=value` overrides on top, references resolved.
 
-    A reference to anything but a key, such as `${oc.env:HOME}`, is left unchanged.
+    `${oc.env:NAME}` and `${oc.env:NAME,default}` are variables of the environment. A reference to anything else, or to
+    a variable that is not set, is left unchanged.
     Raises UserError if the file cannot be read, ConfigError if it holds no mapping or circular references.
     """
     data = with_overrides(settings.read_yaml(path), [override.strip().lstrip("+") for override in overrides])
@@ -60,6 +63,10 @@ def _target(found: re.Match[str], root: Mapping[str, Any], seen: tuple[str, ...]
     name = found.group(1).strip()
     if name in seen:
         raise ConfigError(f"the references {' → '.join((*seen, name))} go round in a circle")
+    if name.startswith(_ENVIRONMENT):
+        variable, has_default, default = name.removeprefix(_ENVIRONMENT).partition(",")
+        value = os.environ.get(variable.strip(), default.strip() if has_default else None)
+        return found.group(0) if value is None else value
     at: Any = root
     for part in name.split("."):
         if not isinstance(at, Mapping) or part not in at:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import copy
 import inspect
+import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
@@ -28,8 +29,11 @@ from ludus.compat.verl.scoring import Score, load_compute_score, score_outputs
 from ludus.compat.verl.server import AsyncLLMServerManager, sampling_params_of
 from ludus.compat.verl.tokens import LoopTokenizer
 from ludus.episodes.claim import claim_rows
+from ludus.episodes.reward import Result
 from ludus.errors import UserError
 from ludus.settings import Settings
+
+logger = logging.getLogger(__name__)
 
 _TIMES = ("generate_sequences", "tool_calls", "compute_score")
 
@@ -51,6 +55,8 @@ class LoopAdapter:
         self._config = DictConfigWrap(loop_config(config), self._run)
         self._named: set[str] = set()
         """Ignored arguments of `generate` that were already logged."""
+        self._leaves_out = False
+        """Whether a row was left out, which is logged once."""
 
     def __repr__(self) -> str:
         return f"LoopAdapter(default={self._default.name}, loops={sorted(self._loops)})"
@@ -76,9 +82,11 @@ class LoopAdapter:
                 "and not in front of somebody else's URL"
             )
         row = copy.deepcopy(plain(data))
+        tokenizer = LoopTokenizer(context.session.text)
+        if (why := self._left_out(row, tokenizer)) is not None:
+            return Result(None, metadata={"left_out": why})
         name = row.get("agent_name")
         spec = self._default if name is None else find_loop(self._loops, name)
-        tokenizer = LoopTokenizer(context.session.text)
         config = self._run.config
         manager = AsyncLLMServerManager(
             context.session,
@@ -115,6 +123,23 @@ class LoopAdapter:
         if any(output.reward_score is not None for output in others):
             return claimed
         return replace(claimed, reward=last.reward_score)  # one number, of all
+
+    def _left_out(self, row: Mapping[str, Any], tokenizer: LoopTokenizer) -> str | None:
+        """Why the row is not to be played: its prompt is too long. None: it is."""
+        rollout = self._run.config.rollout
+        if not rollout.filter_overlong_prompts or rollout.prompt_length is None:
+            return None
+        schemas = [as_verls(tool).tool_schema for tool in self._run.tool_set.tools]
+        how = self._config.config.data.get("apply_chat_template_kwargs") or {}
+        tools = [schema for schema in schemas if schema is not None]
+        num_tokens = len(tokenizer.apply_chat_template(prompt_of(row), tools, add_generation_prompt=True, **how))
+        if num_tokens <= rollout.prompt_length:
+            return None
+        why = f"the prompt has {num_tokens} tokens, tools included, and rollout.prompt_length={rollout.prompt_length}"
+        if not self._leaves_out:
+            self._leaves_out = True
+            logger.warning("rows whose prompt is too long are left out; of the first %s", why)
+        return why
 
     def _tools_for(self, cls: type[AgentLoopBase]) -> dict[str, Any]:
         """The run's tools, in verl's form, if the loop accepts them."""

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
-from ludus.compat.keys import Given, meaning_of, nested
+from ludus.compat.keys import Given, is_named, meaning_of, nested
 from ludus.compat.verl.corrections import is_bypassed
 from ludus.compat.verl.keys import KEYS, default_loop
 from ludus.settings import leaves, merged, parse_override
@@ -70,7 +70,7 @@ def with_defaults(values: Mapping[str, Any], settings: Sequence[str] = ()) -> di
     for name, default in _applicable(given, named).items():
         meaning = meaning_of(KEYS, name, default, whole)
         assert meaning is not None, f"{name} is no key of verl's"
-        if meaning.ours and not any(own in ours or _is_named(own, named) for own in meaning.ours):
+        if meaning.ours and not any(own in ours or is_named(own, named) for own in meaning.ours):
             kept[tuple(name.split("."))] = default
     return merged(nested(kept), values)
 
@@ -82,7 +82,7 @@ def _applicable(given: Given, named: Collection[str]) -> dict[str, Any]:
         del found[_LOOP]  # something else plays rows without `agent_name`
     if _is_one_step(given, named):
         found = {name: value for name, value in found.items() if name not in _BOUNDS}
-    if given.get(_ESTIMATOR, "gae") == "gae" and not _is_named("algorithm.advantage.kind", named):
+    if given.get(_ESTIMATOR, "gae") == "gae" and not is_named("algorithm.advantage.kind", named):
         found |= OF_CRITIC
     if any(value and name.startswith(("data.val_files", "valid_dataset.")) for name, value in given.items()):
         is_asked = given.get("trainer.val_before_train", True) or _is_positive(given.get("trainer.test_freq"))
@@ -93,31 +93,11 @@ def _applicable(given: Given, named: Collection[str]) -> dict[str, Any]:
 def _is_one_step(given: Given, named: Collection[str]) -> bool:
     """Whether a batch is one optimizer step of the policy that began it, so that no ratio could be clipped."""
     deciding = ("algorithm.minibatches", "algorithm.epochs", "algorithm.correction")
-    if is_bypassed(given) or any(_is_named(each, named) for each in deciding) or given.get(_EPOCHS) not in (None, 1):
+    if is_bypassed(given) or any(is_named(each, named) for each in deciding) or given.get(_EPOCHS) not in (None, 1):
         return False
     size = given.get(_BATCH, given.get("train_dataset.batch_size", OF_TRAINING[_BATCH]))
     minibatch = given.get(_MINIBATCH, OF_TRAINING[_MINIBATCH])
     return isinstance(size, int) and isinstance(minibatch, int) and minibatch >= size
-
-
-def _is_named(ours: str, named: Collection[str]) -> bool:
-    """Whether one of the named keys of Ludus sets this key, or decides about it."""
-    unit = _unit(ours)
-    for name in named:
-        other = _unit(name)
-        if unit == other or unit.startswith(f"{other}.") or other.startswith(f"{unit}."):
-            return True
-        if name == "algorithm.name" and ours.startswith("algorithm."):
-            return True
-    return False
-
-
-def _unit(name: str) -> str:
-    """What is chosen as a whole: a part of the algorithm, the end of the run."""
-    parts = name.split(".")
-    if parts[0].startswith("total_train_"):
-        return "total_train"
-    return ".".join(parts[:2]) if parts[0] == "algorithm" else name
 
 
 def _is_positive(value: Any) -> bool:

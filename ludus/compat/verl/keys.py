@@ -102,11 +102,11 @@ def _read_by(modes: Sequence[str], rule: Rule) -> Rule:
     return keys.only(lambda given: _loss_mode(given) in (None, *modes), rule, f"it is of the loss {' or '.join(modes)}")
 
 
-_AT_THE_END = ("min_lr", "min_lr_ratio", "min_lr_factor", "lr_min")
+_AT_THE_END = ("min_lr", "min_lr_ratio", "min_lr_factor", "lr_min", "lr_decay_steps")
 
 
 def _at_the_end(name: str) -> Rule:
-    """A learning rate that a schedule falls to."""
+    """Of the end of a schedule: the learning rate that it falls to, the step at which it gets there."""
     optim = name.rpartition(".")[0]
     schedules = [f"{optim}.{each}" for each in ("lr_scheduler_type", "warmup_style", "lr_decay_style", "decay_type")]
     schedules += ["critic.optimizer.decay" if optim.startswith("critic") else "trainer.optimizer.decay"]
@@ -122,6 +122,18 @@ def _warm_up(name: str, value: Any, given: Given) -> Meaning:
     meaning = _TABLE[name](value, given)
     ours = {own.replace("warmup_steps", "warmup_from_zero"): True for own in meaning.ours}
     return replace(meaning, ours={**meaning.ours, **ours})
+
+
+def _warm_up_share(optim: str, ours: str, value: Any, given: Given) -> Meaning:
+    """verl's share of all steps, where no number of them is given."""
+    steps, total = given.get(f"{optim}.lr_warmup_steps"), given.get("trainer.total_training_steps")
+    if not value or (isinstance(steps, int) and steps > 0):
+        return Meaning("not needed", f"{optim}.lr_warmup_steps says it")
+    if not isinstance(total, int):
+        how = f"set trainer.total_training_steps, or {optim}.lr_warmup_steps"
+        return Meaning("left out", f"how many steps there will be is not known: {how}")
+    own = {f"{ours}.warmup_steps": int(value * total), f"{ours}.warmup_from_zero": True}
+    return Meaning("taken", ours=own if int(value * total) else {})
 
 
 def _alpha(own: Sequence[str], value: Any, given: Given) -> Meaning:
@@ -224,6 +236,17 @@ def _minibatches(value: Any, given: Given) -> Meaning:
     if not value or not size or (size > value and size % value):
         return Meaning("left out", f"data.train_batch_size must be given, and a multiple of {value}, got {size}")
     return Meaning("taken", ours={"algorithm.minibatches": max(size // value, 1)})
+
+
+def _critics_minibatch(value: Any, given: Given) -> Meaning:
+    """The critic learns from the policy's minibatches, so that others would be other steps."""
+    if value is None or given.get("algorithm.adv_estimator", "gae") != "gae":
+        return Meaning("not needed", "there is no critic")
+    sizes = (value, given.get(_ACTOR + "ppo_mini_batch_size", 256))  # verl's default
+    batch = given.get("data.train_batch_size", given.get("train_dataset.batch_size"))
+    if sizes[0] == sizes[1] or (isinstance(batch, int) and batch <= min(sizes)):
+        return Meaning("not needed", "the critic learns from the policy's minibatches")
+    return Meaning("left out", f"the critic learns from the policy's minibatches, which are of {sizes[1]} rows")
 
 
 def _epochs(value: Any, given: Given) -> Meaning:
@@ -329,6 +352,10 @@ _RULES: Table = {
     **{name: _kl_term(_TABLE[name]) for name in (_KL_COEF, _ACTOR + "kl_loss_type")},
     "trainer.total_epochs": _epochs,
     **{name: partial(_warm_up, name) for name in _TABLE if name.endswith(".lr_warmup_steps")},
+    **{
+        f"{optim}.lr_warmup_steps_ratio": partial(_warm_up_share, optim, ours)
+        for optim, ours in ((_ACTOR + "optim", "trainer.optimizer"), ("critic.optim", "critic.optimizer"))
+    },
     # verl counts steps from 1, and trains the policy in the one of this number
     "trainer.critic_warmup": to("critic.warmup_steps", convert=lambda value: value and max(value - 1, 0)),
     "data.train_files": partial(_files, "train_dataset"),
@@ -336,6 +363,7 @@ _RULES: Table = {
     _ROLLOUT + "top_k": to("gconfig.top_k", convert=_top_k),
     _ROLLOUT + "val_kwargs.top_k": to("eval_gconfig.top_k", convert=_top_k),
     _ACTOR + "ppo_mini_batch_size": _minibatches,
+    "critic.ppo_mini_batch_size": _critics_minibatch,
     _ACTOR + "clip_ratio": partial(_bound, ("low", "high")),
     _ACTOR + "clip_ratio_low": partial(_bound, ("low",)),
     _ACTOR + "clip_ratio_high": partial(_bound, ("high",)),

@@ -101,6 +101,19 @@ def test_reinforce_plus_plus_whitens_over_the_batch() -> None:
     assert advantages([ONE, TWO], advantage=advantage) == pytest.approx([v / divisor for v in centered])
 
 
+def test_a_groups_spread_may_be_divided_by_before_the_batchs() -> None:
+    """AReaL's GRPO: rewards normalised in their groups, 1, 0, .5 and 3, 1, then all tokens of the batch."""
+    scaled = [each / (0.5 + 1e-4) for each in (0.5, -0.5, 0.0)]
+    scaled += [each / (math.sqrt(2) + 1e-4) for each in (1.0, -1.0)]
+    lengths = [1, 3, 4, 2, 6]
+    mean = sum(v * n for v, n in zip(scaled, lengths, strict=True)) / 16
+    variance = sum(n * (v - mean) ** 2 for v, n in zip(scaled, lengths, strict=True)) / 15
+    found = advantages([ONE, TWO], advantage={"kind": "whitened", "baseline": "mean", "scale": "std"})
+    assert found == pytest.approx([(v - mean) / math.sqrt(variance + 1e-8) for v in scaled])
+    with pytest.raises(ConfigError, match="set baseline: mean"):
+        AlgorithmSettings(advantage={"kind": "whitened", "scale": "std"})
+
+
 def test_statistics_are_of_the_tokens_that_are_trained() -> None:
     """Of tokens that are masked (too old, too long, left out) neither whitening nor OPO's baseline knows: the trained
     advantages have the mean 0."""
@@ -123,8 +136,10 @@ def test_what_rounding_leaves_of_a_flat_group_is_nothing() -> None:
     flat = group_of({"d": [(0.1, 5)], "e": [(0.1, 5)], "f": [(0.1, 5)]})
     advantage = {"kind": "whitened", "baseline": "mean", "over": "episodes"}
     assert advantages([each for other in others for each in (other, flat)], advantage=advantage)[3:6] == [0.0] * 3
-    for baseline in ("none", "mean"):
-        assert advantages([flat] * 3, advantage={"kind": "whitened", "baseline": baseline}) == [0.0] * 9
+    for more in ({}, {"baseline": "mean"}, {"baseline": "mean", "scale": "std"}):
+        assert advantages([flat] * 3, advantage={"kind": "whitened", **more}) == [0.0] * 9
+    scaled = {**advantage, "scale": "std"}
+    assert advantages([each for other in others for each in (other, flat)], advantage=scaled)[3:6] == [0.0] * 3
 
 
 def test_pass_at_k_credits_the_best_alone() -> None:

@@ -11,6 +11,8 @@ from typing import Any
 
 import pytest
 
+from ludus.algorithms.settings import AlgorithmSettings
+from ludus.compat import overrides
 from ludus.compat.areal import PPOTrainer
 from ludus.compat.areal.api.cli_args import (
     GenerationHyperparameters,
@@ -103,6 +105,17 @@ def test_keys_of_ludus_stand_beside_areals(file: str) -> None:
     assert ours.model.chat_template == "chatml-tools" and ours.model.path == "some-model"
 
 
+def test_keys_of_ludus_come_before_areals_defaults(file: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """On the script's command line and on that of `ludus run`: a preset is all of itself."""
+    given = ["--config", file, "algorithm.name=dapo", "rollout.episode_timeout_s=60", "actor.eps_clip=0.4"]
+    ours = config_of(load_expr_config(given, Mine)[0])
+    assert ours.algorithm.model_dump() == AlgorithmSettings(name="dapo").model_dump()
+    assert ours.rollout.episode_timeout_s == 60
+    assert config_of(load_expr_config(["--config", file], Mine)[0]).rollout.episode_timeout_s == 3600
+    monkeypatch.setenv(overrides.SETTINGS, "algorithm.advantage=whitened")
+    assert config_of(load_expr_config(["--config", file], Mine)[0]).algorithm.advantage.kind == "whitened"
+
+
 @pytest.mark.parametrize(
     "key", ["actor.optimizer_dtype=float32", "rollout.lora_name=x", "vllm.gdn_prefill_backend=triton"]
 )
@@ -154,14 +167,15 @@ def test_what_a_request_to_openais_api_lacks_is_said_once(caplog: pytest.LogCapt
 
 def test_what_becomes_of_the_keys_is_said_once(file: str, caplog: pytest.LogCaptureFixture) -> None:
     """Left out and changed with their reasons, the others by name; a section of which nothing is needed as a whole."""
-    given = ["--config", file, "saver.freq_epochs=1", "vllm.seed=3", "vllm.enforce_eager=true"]
+    given = ["--config", file, "rollout.queue_size=4", "vllm.seed=3", "vllm.enforce_eager=true"]
+    given.append("actor.recompute_logprob=true")
     config, _ = load_expr_config(given, Mine)
     with caplog.at_level(logging.WARNING, logger="ludus.compat.areal.experiment"):
         PPOTrainer(config, train_dataset=[{"x": 1}])
     (record,) = caplog.records
     said = record.getMessage()
-    assert "left out: saver.freq_epochs (a run is saved by steps" in said
-    assert "changed: actor.reward_norm" in said
+    assert "left out: rollout.queue_size (there is no such queue)" in said
+    assert "changed: actor.recompute_logprob (algorithm.correction: ratios are to the policy before the batch)" in said
     assert "not needed: " in said and "vllm.*" in said and "rollout.backend" in said
     assert "train_dataset.path" not in said and "max_turns" not in said
 
@@ -181,6 +195,22 @@ def test_a_trial_that_was_begun_is_named_with_areals_keys(file: str, tmp_path: P
     RunStore.create(trainer.config.run_root, trainer.config.name, "").close()
     with pytest.raises(UserError, match=r"continue it with recover\.mode=auto, or choose another trial_name"):
         trainer.train("ludus.compat.areal.workflow.openai.math_agent:MathAgent")
+
+
+def test_what_happens_once_an_epoch_is_counted_in_steps(file: str) -> None:
+    """With rows that are given in Python: evaluations, checkpoints, the share of a warm-up. As in AReaL, what is left
+    of the rows is no step."""
+    given = ["evaluator.freq_epochs=1", "recover.freq_epochs=2", "actor.optimizer.warmup_steps_proportion=0.1"]
+    config, _ = load_expr_config(["--config", file, *given], Mine)
+    rows = [{"x": 1}] * 47  # five batches of 8, for 7 epochs
+    ours = PPOTrainer(config, rows, rows).config
+    assert (ours.eval.every_steps, ours.eval.after, ours.checkpoint.every_steps) == (5, True, 10)
+    assert ours.trainer.optimizer.warmup_steps == 3
+    config, _ = load_expr_config(["--config", file, *given, "saver.freq_steps=3", "evaluator.freq_steps=4"], Mine)
+    ours = PPOTrainer(config, rows, rows).config
+    assert (ours.eval.every_steps, ours.checkpoint.every_steps) == (4, 3)
+    unknown = PPOTrainer(config, "rows.jsonl", "rows.jsonl").config
+    assert unknown.trainer.optimizer.warmup_steps == 0
 
 
 def test_without_held_out_rows_nothing_is_evaluated(file: str, caplog: pytest.LogCaptureFixture) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import fields
 from typing import Any
 
 import pytest
@@ -13,8 +14,9 @@ from ludus.algorithms.estimators.group import GroupSettings
 from ludus.algorithms.estimators.none import NoneSettings as NoneAdvantage
 from ludus.algorithms.losses.clip import ClipSettings
 from ludus.algorithms.settings import AlgorithmSettings
+from ludus.compat.areal import experiment
 from ludus.compat.areal.importer import Imported, import_areal
-from ludus.compat.areal.keys import KEYS
+from ludus.compat.areal.keys import DEFAULTS, KEYS, OF_OPTIMIZER, OF_REFERENCE
 from ludus.compat.config import Config
 from ludus.compat.importing.interpolate import leaves
 from ludus.compat.keys import Key
@@ -92,7 +94,7 @@ def test_every_key_that_is_set_is_in_the_report() -> None:
         "evaluator": {"freq_epochs": 1},
         "gconfig": {"max_tokens": 2048, "greedy": False, "min_new_tokens": 3},
         "sglang": {"max_running_requests": 8, "context_length": 1024},
-        "actor": {**ACTOR, "adv_norm": {"mean_level": "batch"}, "reward_scaling": 10.0, "c_clip": 3.0, "kl_ctl": 0.1},
+        "actor": {**ACTOR, "adv_norm": {"mean_level": "group"}, "reward_scaling": 10.0, "c_clip": 3.0, "kl_ctl": 0.1},
         "ref": {"path": ACTOR["path"]},
         "train_dataset": {"path": "openai/gsm8k", "max_length": 1024, "drop_last": False},
         "stats_logger": {"wandb": {"mode": "online"}, "swanlab": {"mode": "cloud"}},
@@ -236,30 +238,79 @@ def test_minibatches_that_are_not_set_are_areals_own() -> None:
     assert "algorithm" not in imported({"seed": 1}).config
 
 
+BATCH = {"mean_level": "batch", "std_level": "batch"}
+GROUP = {"mean_level": "group", "std_level": "group"}
+CENTERED = {"mean_level": "group", "std_level": None}
+
+
 @pytest.mark.parametrize(
-    ("norm", "baseline", "scale", "fate"),
+    ("rewards", "advantages", "expected"),
     [
-        ({"mean_level": "group", "std_level": "group"}, "mean", "std", "taken"),
-        ({"mean_level": "group", "std_level": None}, "mean", "none", "taken"),
-        ({"mean_level": "group", "std_level": None, "mean_leave1out": True}, "leave_one_out", "none", "taken"),
-        ({"mean_level": "batch", "std_level": "batch"}, "mean", "std", "changed"),
-        (None, "mean", "std", "changed"),
+        (None, BATCH, {"kind": "whitened"}),
+        (GROUP, BATCH, {"kind": "whitened", "baseline": "mean", "scale": "std"}),
+        (CENTERED, BATCH, {"kind": "whitened", "baseline": "mean"}),
+        ({**CENTERED, "mean_leave1out": True}, BATCH, {"kind": "whitened", "baseline": "mean"}),
+        ({"mean_level": "group"}, BATCH, {"kind": "whitened", "baseline": "mean"}),
+        (BATCH, {}, {"kind": "whitened"}),
+        ({}, None, {"kind": "whitened", "over": "episodes"}),
+        (GROUP, None, {}),
+        (CENTERED, None, {"scale": "none"}),
+        ({**CENTERED, "mean_leave1out": True}, None, {"baseline": "leave_one_out", "scale": "none"}),
+        (None, None, {"baseline": "none", "scale": "none"}),
     ],
 )
-def test_group_norms_become_baselines(norm: Any, baseline: str, scale: str, fate: str) -> None:
-    """GRPO, Dr.GRPO, RLOO; what was over rows of a batch is over members of a group, and the report says so."""
-    data = actor(reward_norm=norm)
-    config = config_of(data)
-    assert config.algorithm.advantage == GroupSettings(baseline=baseline, scale=scale)
-    assert {value for key, value in fates(data).items() if "reward_norm" in key} == {fate}
+def test_norms_of_rewards_and_advantages_become_one(rewards: Any, advantages: Any, expected: dict[str, str]) -> None:
+    """As its examples for agents have them (REINFORCE over the batch), its GRPO, Dr.GRPO, RLOO, LitePPO; nothing is
+    normalised where a section is missing, and a level that it does not name is the batch."""
+    data = actor(reward_norm=rewards, adv_norm=advantages)
+    assert config_of(data).algorithm.advantage == AlgorithmSettings(advantage=expected).advantage
+    assert {fate for key, fate in fates(data).items() if "_norm" in key} == {"taken"}
+
+
+def test_norms_that_are_not_here_are_said() -> None:
+    """Rewards become GRPO's, as the report says; advantages are taken as they are."""
+    assert config_of(actor(reward_norm={"mean_level": "group"})).algorithm.advantage == GroupSettings(scale="batch")
+    assert fates(actor(reward_norm={"mean_level": "group"}))["actor.reward_norm.mean_level"] == "changed"
+    told = fates(actor(reward_norm={"mean_level": "batch", "std_level": "group"}, adv_norm=GROUP))
+    assert {told[f"actor.reward_norm.{name}"] for name in BATCH} == {"changed"}
+    assert {told[f"actor.adv_norm.{name}"] for name in BATCH} == {"left out"}
 
 
 def test_scaling_of_rewards_cancels_or_is_left_out() -> None:
-    """Divided by the group's deviation it does; as Dr.GRPO it would act."""
+    """Divided by a deviation it does, as with AReaL's agents; as Dr.GRPO it would act, and without a mean a summand."""
     scaled = {"reward_scaling": 10.0, "reward_bias": -0.5}
-    assert fates(actor(**scaled))["actor.reward_scaling"] == "not needed"
-    told = fates(actor(**scaled, reward_norm={"mean_level": "group", "std_level": None}))
+    for norms in ({}, {"reward_norm": None, "adv_norm": BATCH}, {"reward_norm": CENTERED, "adv_norm": BATCH}):
+        told = fates(actor(**scaled, **norms))
+        assert (told["actor.reward_scaling"], told["actor.reward_bias"]) == ("not needed", "not needed")
+    told = fates(actor(**scaled, reward_norm=CENTERED))
     assert (told["actor.reward_scaling"], told["actor.reward_bias"]) == ("left out", "not needed")
+    assert fates(actor(**scaled, reward_norm=None))["actor.reward_bias"] == "left out"
+
+
+def test_what_is_not_given_is_areals_default() -> None:
+    """With an actor: one episode a row, an hour for it, AReaL's optimizer, its penalty if there is a reference."""
+    config = config_of({"actor": {"path": "x", "optimizer": {"type": "adam", "beta2": 0.95}}, "ref": {"path": "x"}})
+    optimizer = config.trainer.optimizer
+    assert (optimizer.lr, optimizer.weight_decay, optimizer.betas) == (0.001, 0.01, (0.9, 0.95))
+    assert (config.gconfig.n_samples, config.train_dataset.batch_size, config.rollout.episode_timeout_s) == (1, 1, 3600)
+    assert config.algorithm.reward_kl is not None and config.algorithm.reward_kl.coef == 0.1
+    assert config.algorithm.advantage == GroupSettings(baseline="none", scale="none")
+    assert config_of({"actor": {"path": "x"}}).algorithm.reward_kl is None
+    assert config_of({"gconfig": {"temperature": 0.5}}).gconfig.n_samples == Config().gconfig.n_samples
+
+
+def test_the_defaults_are_areals() -> None:
+    """As its classes have them."""
+    theirs = {
+        **{f"actor.{each.name}": each.default for each in fields(experiment.PPOActorConfig)},
+        **{f"gconfig.{each.name}": each.default for each in fields(experiment.GenerationHyperparameters)},
+        **{f"train_dataset.{each.name}": each.default for each in fields(experiment.TrainDatasetConfig)},
+        **{f"rollout.{each.name}": each.default for each in fields(experiment.InferenceEngineConfig)},
+        **{f"rollout.agent.{each.name}": each.default for each in fields(experiment.AgentConfig)},
+    }
+    assert {name: theirs[name] for name in {**DEFAULTS, **OF_REFERENCE}} == {**DEFAULTS, **OF_REFERENCE}
+    optimizer = {each.name: each.default for each in fields(experiment.OptimizerConfig)}
+    assert {name: optimizer[name] for name in OF_OPTIMIZER} == OF_OPTIMIZER
 
 
 def test_adapters() -> None:
@@ -357,8 +408,12 @@ def test_of_several_names_for_one_key_the_first_counts() -> None:
 @pytest.mark.parametrize(
     ("given", "advantage", "weight"),
     [
-        ({}, GroupSettings(), 0.005),
-        ({"distill_loss_weight": 0.5, "rl_loss_weight": 2.0}, GroupSettings(), 0.25),
+        ({}, GroupSettings(baseline="none", scale="none"), 0.005),
+        (
+            {"distill_loss_weight": 0.5, "rl_loss_weight": 2.0},
+            GroupSettings(baseline="none", scale="none"),
+            0.25,
+        ),
         ({"distill_loss_weight": 1.0, "rl_loss_weight": 0}, NoneAdvantage(), 1.0),
     ],
 )

@@ -12,7 +12,7 @@ from ludus.algorithms.corrections import BypassSettings
 from ludus.algorithms.estimators.group import GroupSettings
 from ludus.algorithms.losses.cispo import CispoSettings
 from ludus.algorithms.losses.clip import ClipSettings
-from ludus.algorithms.settings import AlgorithmSettings
+from ludus.algorithms.settings import AlgorithmSettings, KlSettings
 from ludus.compat import overrides
 from ludus.compat.art.backends import TrainConfig
 from ludus.compat.art.configs import (
@@ -29,10 +29,12 @@ from ludus.settings import Choice
 
 
 def test_defaults_are_arts() -> None:
-    """Nothing said: LoRA of rank 8, its learning rate, cispo and its bound, each trajectory weighs the same."""
+    """Nothing said: LoRA of rank 8, its optimizer, cispo and its bound, each trajectory weighs the same."""
     config, asked = default_config(), TrainConfig()
     assert config.model.lora is not None and (config.model.lora.rank, config.model.lora.alpha) == (8, 16.0)
     assert learning_rate(config, asked) == 5e-6
+    optimizer = config.trainer.optimizer
+    assert (optimizer.betas, optimizer.weight_decay, optimizer.max_grad_norm) == ((0.9, 0.99), 0.1, 0.1)
     rules = batch_rules(config, asked)
     assert rules.algorithm == AlgorithmSettings(name="cispo", normaliser="episode")
     assert rules.algorithm.loss == CispoSettings(clip_high=4.0) and rules.max_token_age is None
@@ -94,6 +96,8 @@ def test_what_is_given_acts_and_what_is_not_leaves_the_configuration() -> None:
     rules = batch_rules(config, said)
     assert (rules.algorithm.advantage, rules.algorithm.kl) == (GroupSettings(scale="std"), None)
     assert (rules.turn_discount, rules.max_token_age) == (1.0, 0)
+    charged = batch_rules(config, TrainConfig(kl_penalty_coef=0.2)).algorithm.kl
+    assert charged == KlSettings(beta=0.2, estimator="k2")
 
 
 def test_a_model_differs_in_its_own_keys() -> None:

@@ -19,11 +19,13 @@ def test_keys_that_act_and_keys_that_do_not(caplog: pytest.LogCaptureFixture) ->
     model._internal_config = art.dev.InternalModelConfig(
         init_args=art.dev.InitArgs(max_seq_length=512),
         peft_args=art.dev.PeftArgs(r=4, target_modules=["q_proj"]),
-        trainer_args=art.dev.TrainerArgs(max_grad_norm=0.1),
+        trainer_args=art.dev.TrainerArgs(max_grad_norm=0.2, adam_beta1=0.8, adam_epsilon=1e-6),
         engine_args=art.dev.EngineArgs(enforce_eager=True),
     )
     config = model_config(default_config(), base_model="b", own=model.internal_config, folder=("root", "name"))
-    assert (config.model.context_length, config.trainer.optimizer.max_grad_norm) == (512, 0.1)
+    optimizer = config.trainer.optimizer
+    assert (config.model.context_length, optimizer.max_grad_norm, optimizer.weight_decay) == (512, 0.2, 0.1)
+    assert (optimizer.betas, optimizer.eps) == ((0.8, 0.99), 1e-6)
     assert config.model.lora is not None
     lora = (config.model.lora.rank, config.model.lora.alpha, config.model.lora.target_modules)
     assert lora == (4, 16.0, ("q_proj",))

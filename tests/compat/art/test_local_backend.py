@@ -110,6 +110,21 @@ def test_a_step_whose_publish_failed_counts(make_backend: MakeBackend, make_mode
     asyncio.run(main())
 
 
+def test_a_divergence_may_be_asked_for_after_a_resume(make_backend: MakeBackend, make_model: MakeModel) -> None:
+    """By a script that was ended and runs again, or only in a later step: from the weights of step 0."""
+
+    async def main() -> None:
+        seen = []
+        for _ in range(2):
+            model = make_model()
+            async with make_backend() as backend:
+                await model.register(backend)
+                seen.append((await model.train(await gather(model), kl_penalty_coef=0.1)).metrics["train/kl_reference"])
+        assert seen[0] == pytest.approx(0.0, abs=1e-6) and seen[1] > 1e-6
+
+    asyncio.run(main())
+
+
 def test_a_model_goes_on_where_it_was(make_backend: MakeBackend, make_model: MakeModel) -> None:
     """Opened again, it answers with the trained weights; two steps in one go or in two are the same weights."""
 
@@ -446,3 +461,11 @@ def test_a_key_of_servers_cannot_act_here(make_backend: MakeBackend, make_model:
     """Every call is a step of its own, so a key that makes two calls one step is refused before anything is opened."""
     with pytest.raises(ConfigError, match="idempotency_key cannot act"):
         asyncio.run(make_backend().train(make_model(), [], idempotency_key="batch-3"))
+
+
+def test_a_process_of_its_own_is_not_needed(caplog: pytest.LogCaptureFixture) -> None:
+    """ART's default, given by itself: said once, and nothing else."""
+    LocalBackend(in_process=True)
+    assert not caplog.text
+    LocalBackend(in_process=False)
+    assert "ignores in_process (the backend runs in this process, on threads of its own)" in caplog.text

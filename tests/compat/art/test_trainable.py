@@ -8,6 +8,7 @@ import logging
 from pathlib import Path
 from typing import Any
 
+import numpy
 import pydantic
 import pytest
 
@@ -123,6 +124,20 @@ def test_what_is_logged(tmp_path: Path) -> None:
     assert model.log_files.best_step("val/reward") == 6
     with pytest.raises(UserError, match="nothing was logged"):
         model.log_files.trajectories("val", 5)
+
+
+def test_numbers_of_numpy_are_logged(tmp_path: Path) -> None:
+    """As rollouts put them into the mappings of a trajectory or a group, after it was made."""
+    model: Model[None] = Model(name="m", project="p", base_path=str(tmp_path))
+    trajectory = Trajectory(reward=1)
+    trajectory.metrics |= {"won": numpy.bool_(True), "share": numpy.float32(0.25)}
+    trajectory.metadata["tries"] = numpy.int64(3)
+    group = TrajectoryGroup([trajectory])
+    group.metrics["spread"] = numpy.float32(0.5)
+    row = asyncio.run(model.log([group], step=1))
+    assert (row["val/won"], row["val/share"], row["val/group_spread"]) == (1.0, 0.25, 0.5)
+    ((read,),) = model.log_files.trajectories("val", 1)
+    assert (read.metrics, read.metadata) == ({"won": True, "share": 0.25}, {"tries": 3})
 
 
 def test_a_state_of_ones_own(tmp_path: Path) -> None:

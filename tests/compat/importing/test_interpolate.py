@@ -37,8 +37,16 @@ def test_numbers_are_read_as_omegaconf_reads_them(tmp_path: Path) -> None:
 
 
 def test_what_points_outside_stays_as_it_is(tmp_path: Path) -> None:
-    """Another resolver, or a key that is not there."""
-    assert read(tmp_path, "a: ${oc.env:HOME}\nb: x-${c.d}") == {"a": "${oc.env:HOME}", "b": "x-${c.d}"}
+    """Another resolver, or a key or a variable that is not there."""
+    for text in ("${oc.select:c.d}", "x-${c.d}", "${oc.env:NO_SUCH_VARIABLE}"):
+        assert read(tmp_path, f"a: {text}") == {"a": text}
+
+
+def test_variables_of_the_environment_are_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As OmegaConf reads them, with a default for those that are not set."""
+    monkeypatch.setenv("DATA", "rows")
+    text = "a: ${oc.env:DATA}/train.parquet\nb: ${oc.env:NO_SUCH_VARIABLE, some}\nc: ${b}-${oc.env:DATA,other}"
+    assert read(tmp_path, text) == {"a": "rows/train.parquet", "b": "some", "c": "some-rows"}
 
 
 def test_overrides_come_before_references(tmp_path: Path) -> None:

@@ -416,6 +416,19 @@ def test_none_rejects_the_episode(play: Play) -> None:
     assert play(Rejects, ROW, []).scored.outcome.kind == "rejected"
 
 
+def test_a_row_whose_prompt_is_too_long_is_left_out_where_that_is_asked(
+    play: Play, caplog: pytest.LogCaptureFixture
+) -> None:
+    """As verl drops it from its data: no loop sees it, no token is sampled, and a warning says so once."""
+    long = {**ROW, "prompt": [{"role": "user", "content": "Guess. " * 40}]}
+    asked = configured(prompt_length=64, filter_overlong_prompts=True)
+    left_out = play(Verls, [long, long], [], plan=asked).scored
+    assert left_out.outcome.kind == "rejected"
+    (said,) = (each for each in caplog.messages if "are left out" in each)
+    assert said.endswith(str(left_out.metadata["left_out"])) and "rollout.prompt_length=64" in said
+    assert play(Verls, ROW, ["10"], plan=asked).scored.reward == 1.0
+
+
 def test_outputs_of_unequal_length_are_refused() -> None:
     with pytest.raises(ValueError, match="response_ids has 2 tokens and response_mask 1"):
         AgentLoopOutput(prompt_ids=[1], response_ids=[1, 2], response_mask=[1])

@@ -109,6 +109,8 @@ def test_a_critic_of_verl_is_read() -> None:
             "critic.optim.lr_warmup_steps=3",
             "critic.grad_clip=0.5",
             "critic.cliprange_value=0.2",
+            "data.train_batch_size=32",
+            f"{_ACTOR}.ppo_mini_batch_size=16",
             "critic.ppo_mini_batch_size=16",
             "critic.ppo_epochs=4",
             "trainer.critic_warmup=5",
@@ -124,6 +126,8 @@ def test_a_critic_of_verl_is_read() -> None:
         load_config(None, ["algorithm.lam=0.95"])
     with pytest.raises(ConfigError, match=r"algorithm\.gamma"):
         load_config(None, ["algorithm.adv_estimator=reinforce_plus_plus", "algorithm.gamma=0.95"])
+    whole = [f"{_ACTOR}.ppo_mini_batch_size=64", "critic.ppo_mini_batch_size=8", "data.train_batch_size=8"]
+    assert load_config(None, ["algorithm.adv_estimator=gae", *whole]).algorithm.minibatches == 1
     unread = load_config(None, ["algorithm.adv_estimator=grpo", "algorithm.lam=0.95", "algorithm.gamma=0.9"])
     assert unread.rollout.agent.turn_discount == 1.0
 
@@ -311,6 +315,10 @@ def test_an_algorithm_of_verl_is_ours(theirs: list[str], ours: dict[str, Any]) -
         ),
         ([f"{_BYPASS}=True", f"{_TYPE}=awr"], "'awr' is not available here; there are ppo_clip, reinforce"),
         ([f"{_ACTOR}.ppo_mini_batch_size=3", "data.train_batch_size=8"], "a multiple of 3, got 8"),
+        (
+            ["algorithm.adv_estimator=gae", "data.train_batch_size=512", "critic.ppo_mini_batch_size=128"],
+            "the policy's minibatches, which are of 256 rows",
+        ),
         (["actor_rollout_ref.rollout.n=4", "gconfig.n_samples=8"], "which is given as 8 too; remove one"),
         (["actor_rollout_ref.rollout.multi_turn.max_turns=4"], "unknown key 'rollout.multi_turn.max_turns'"),
     ],
@@ -393,6 +401,7 @@ def test_keys_of_machines_and_engines_are_taken(caplog: pytest.LogCaptureFixture
             "trainer.resume_from_path=x",
             f"{megatron}.override_transformer_config.moe_router_bias_update_rate=0",
             f"{_ACTOR}.optim.min_lr=1e-7",
+            f"{_ACTOR}.optim.lr_decay_steps=40",
         ],
     )
     assert "ray_kwargs.ray_init.num_cpus" in caplog.text and "trainer.default_local_dir" in caplog.text
@@ -405,6 +414,14 @@ def test_keys_of_machines_and_engines_are_taken(caplog: pytest.LogCaptureFixture
     ):
         with pytest.raises(ConfigError, match=refused.partition("=")[0]):
             load_config(None, [refused, f"{_ACTOR}.optim.lr_decay_style=cosine"])
+    share = [f"{_ACTOR}.optim.lr_warmup_steps_ratio=0.1", "trainer.total_training_steps=50"]
+    optimizer = load_config(None, share).trainer.optimizer
+    assert (optimizer.warmup_steps, optimizer.warmup_from_zero) == (5, True)
+    assert load_config(None, [*share, f"{_ACTOR}.optim.lr_warmup_steps=3"]).trainer.optimizer.warmup_steps == 3
+    with pytest.raises(ConfigError, match="how many steps there will be is not known"):
+        load_config(None, share[:1])
+    falls = load_config(None, [f"{_ACTOR}.optim.lr_decay_style=cosine", f"{_ACTOR}.optim.lr_decay_steps=40"])
+    assert (falls.trainer.optimizer.decay, falls.trainer.optimizer.total_steps) == ("cosine", 40)
 
 
 def test_a_yaml_is_read_too(tmp_path: Path) -> None:

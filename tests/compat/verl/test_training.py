@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import ludus
+from ludus.compat.config import load_config
 from ludus.compat.verl import AgentLoopBase, AgentLoopOutput, register
 from ludus.runs.store import RunStore
 
@@ -72,3 +73,25 @@ def test_rows_train_with_the_loops_that_they_name(tiny_model_folder: Path, tmp_p
         0,
         1,
     }
+
+
+def test_rows_with_prompts_that_are_too_long_do_not_stop_a_run(tiny_model_folder: Path, tmp_path: Path) -> None:
+    """As in verl with `data.filter_overlong_prompts`: eight samples of one row, played twice, would be the failures in
+    a row that end a run."""
+    (tmp_path / "score.py").write_text(SCORE)
+    long = {"prompt": [{"role": "user", "content": "Guess. " * 60}], "agent_name": "single_turn_agent"}
+    short = [{**long, "prompt": [{"role": "user", "content": f"Guess {number}."}]} for number in range(2)]
+    config = load_config(
+        None,
+        [
+            *(f"run_root={tmp_path}", "trainer.experiment_name=filtered", "data.train_batch_size=2"),
+            *(f"actor_rollout_ref.model.path={tiny_model_folder}", "model.dtype=float32", "engine.kv_bytes=4194304"),
+            *("data.max_prompt_length=100", "data.max_response_length=4", "data.filter_overlong_prompts=True"),
+            *("actor_rollout_ref.rollout.n=8", "data.shuffle=False", "trainer.total_training_steps=1"),
+            f"custom_reward_function.path={tmp_path / 'score.py'}",
+        ],
+    )
+    summary = ludus.Trainer(config, [long, *short]).train()
+    assert summary.steps == 1 and summary.ledger.sampled > 0
+    with RunStore.open(tmp_path / "filtered") as store:
+        assert {each.outcome.kind for each in store.episodes() if "row0" not in each.task_id} == {"ok"}
