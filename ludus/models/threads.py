@@ -27,12 +27,13 @@ def choose_threads() -> int:
     if "OMP_NUM_THREADS" in os.environ:
         return torch.get_num_threads()
     machine, most = Machine.look(), torch.get_num_threads()
-    num = min(most, machine.threads)
+    num, usual = min(most, machine.threads), min(most, machine.whole_cores or machine.cores)
     torch.set_num_threads(num)
-    if num < most:
+    if num < usual:
         load = f"others keep {machine.busy:.1f} of {machine.cores} cores busy"
-        why = load if num < machine.workers else f"its control group allows {machine.quota:g} of {machine.cores} cores"
-        logger.warning("computing with %d of %d threads: %s; OMP_NUM_THREADS=N decides otherwise", num, most, why)
+        quota = f"its control group allows {machine.quota:g} of {machine.cores} cores"
+        why = load if machine.threads < machine.most_threads else quota
+        logger.warning("computing with %d of %d threads: %s; OMP_NUM_THREADS=N decides otherwise", num, usual, why)
     logger.info("model.threads num=%d cores=%d quota=%g busy=%.1f", num, machine.cores, machine.quota, machine.busy)
     return num
 

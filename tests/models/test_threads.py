@@ -27,6 +27,8 @@ def restored() -> Iterator[None]:
         (Machine(4, inf, 1.1), 3, "computing with 3 of 4 threads: others keep 1.1 of 4 cores busy"),
         (Machine(4, 2.0), 2, "computing with 2 of 4 threads: its control group allows 2 of 4 cores"),
         (Machine(4, inf, 0.2), 4, ""),
+        (Machine(8, whole_cores=3), 3, ""),
+        (Machine(8, inf, 6.0, whole_cores=4), 2, "computing with 2 of 4 threads: others keep 6.0 of 8 cores busy"),
     ],
 )
 def test_it_computes_with_the_cores_that_are_free(
