@@ -316,14 +316,12 @@ def test_what_is_trained_is_right(name: str, tmp_path: Path) -> None:
     for logits in ([plain(input_ids=row[None], use_cache=False).logits[0] for row in rows], packed(model, rows)):
         losses = [functional.cross_entropy(each[:-1], row[1:]) for each, row in zip(logits, rows, strict=True)]
         torch.stack(losses).sum().backward()
-    expected = {name.replace("language_model.", ""): each.grad for name, each in plain.named_parameters()}
-    for name, parameter in model.module.named_parameters():
-        own = expected[name]
-        got, wanted = (
-            torch.zeros_like(parameter) if each is None else each.to_dense() for each in (parameter.grad, own)
-        )
+    expected = {each.replace("language_model.", ""): own.grad for each, own in plain.named_parameters()}
+    for weight, parameter in model.module.named_parameters():
+        grads = (parameter.grad, expected[weight])
+        got, wanted = (torch.zeros_like(parameter) if each is None else each.to_dense() for each in grads)
         error = (got - wanted).norm()
-        assert error <= max(1e-3 * wanted.norm(), TOLERANCE), f"{name}: {error} of {wanted.norm()}"
+        assert error <= max(1e-3 * wanted.norm(), TOLERANCE), f"{weight}: {error} of {wanted.norm()}"
 
 
 @pytest.mark.parametrize("name", WINDOWS)
