@@ -227,7 +227,7 @@ def compile_source(
         for variant in variants or _variants():
             command = [*compiler.command, *FLAGS, *variant, *compiler.flags, "-o", str(built), str(source)]
             try:
-                done = subprocess.run(command, capture_output=True, text=True, timeout=_TIMEOUT_S, check=False)
+                done = _run(command)
             except subprocess.TimeoutExpired as error:
                 raise BackendError(f"{compiler} took more than {_TIMEOUT_S} s for {source.name}") from error
             if done.returncode == 0:
@@ -242,23 +242,25 @@ def compile_source(
     raise BackendError(f"{compiler} could not compile {source.name}: {complaint}")
 
 
+def _run(command: Sequence[str]) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(command, capture_output=True, text=True, errors="replace", timeout=_TIMEOUT_S, check=False)
+
+
 def _variants() -> Sequence[tuple[str, ...]]:
     return _VARIANTS_ON_MAC if sys.platform == "darwin" else _VARIANTS
 
 
 def _key(compiler: Compiler, source: Path) -> str:
-    headers = [header.read_text() for header in sorted(_FOLDER.glob("*.h"))]
-    parts = (source.read_text(), *headers, version_of(compiler), repr((FLAGS, _variants(), compiler)), _processor())
-    return hashlib.sha256("\0".join(parts).encode()).hexdigest()[:24]
+    texts = [path.read_bytes() for path in (source, *sorted(_FOLDER.glob("*.h")))]
+    how = (version_of(compiler), repr((FLAGS, _variants(), compiler)), _processor())
+    return hashlib.sha256(b"\0".join([*texts, *(each.encode() for each in how)])).hexdigest()[:24]
 
 
 @lru_cache
 def version_of(compiler: Compiler) -> str:
     """The compiler's output for --version. Raises BackendError if it cannot be run."""
     try:
-        done = subprocess.run(
-            [*compiler.command, "--version"], capture_output=True, text=True, timeout=_TIMEOUT_S, check=False
-        )
+        done = _run([*compiler.command, "--version"])
     except (OSError, subprocess.TimeoutExpired) as error:
         raise BackendError(f"{compiler} does not run: {error}; set CXX to another compiler") from error
     return done.stdout

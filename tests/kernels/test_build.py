@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import shutil
+import subprocess
 import sys
 import tomllib
 from pathlib import Path
@@ -178,6 +180,18 @@ def test_another_machine_may_compile_into_the_same_home_at_once(
     monkeypatch.setattr(Path, "replace", meanwhile)
     library = build_library("rounding", tmp_path / "cache")
     assert not others and build_of(library).flags and len(list(library.parent.iterdir())) == 2
+
+
+def test_the_locale_does_not_matter(tmp_path: Path) -> None:
+    """Sources are UTF-8, where texts of the user are GBK, or plain ASCII as here."""
+    compiler = _compiler(tmp_path / "compiler", "nothing-at-all")
+    ascii_only = {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}
+    script = "from ludus.kernels.build import build_library; print(build_library('rounding'))"
+    environment = {**os.environ, **ascii_only, "CXX": compiler, "XDG_CACHE_HOME": str(tmp_path / "cache")}
+    done = subprocess.run(
+        [sys.executable, "-c", script], env=environment, capture_output=True, text=True, check=False, timeout=120
+    )
+    assert done.returncode == 0 and Path(done.stdout.strip()).is_file(), done.stderr
 
 
 def test_a_cache_that_others_can_write_to_is_refused(tmp_path: Path) -> None:
