@@ -1,13 +1,15 @@
 """The machine as far as this process may use it: cores by affinity and quota, how many of them others keep busy, what
 they understand, and how much memory there is.
 
-Knows: /proc, control groups.  Knows not: what is computed, threads of libraries, compilers, cards.
+Knows: /proc, control groups, macOS's sysctl.  Knows not: what is computed, threads of libraries, compilers, cards.
 """
 
 from __future__ import annotations
 
+import ctypes
 import os
 import platform
+import sys
 import time
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass
@@ -24,6 +26,13 @@ INSTRUCTION_SETS = (
     *("asimd", "asimdhp", "sve", "bf16", "i8mm"),
 )
 """Those that decide how fast products are, as Linux spells them: of x86, then of Arm."""
+_OF_APPLE = {
+    "asimd": "hw.optional.AdvSIMD",
+    "asimdhp": "hw.optional.arm.FEAT_FP16",
+    "bf16": "hw.optional.arm.FEAT_BF16",
+    "i8mm": "hw.optional.arm.FEAT_I8MM",
+}
+"""How macOS spells them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +51,9 @@ class Machine:
     """Those of INSTRUCTION_SETS that it has. Empty where the system does not tell."""
     memory_bytes: int | None = None
     """That there are, or that its control groups allow if that is less. None: the system does not tell."""
+    whole_cores: int | None = None
+    """Of `cores`, counting once those that are two threads of one core, and of an Apple processor the fast ones alone.
+    None: the system does not tell."""
 
     @classmethod
     def look(cls, root: Path = _ROOT, *, seconds: float = _LOOK_S) -> Self:
@@ -52,7 +64,8 @@ class Machine:
             time.sleep(seconds)
         others = _busy_s(root, allowed) - before - (time.process_time() - own_before)
         busy = max(0.0, others / seconds) if seconds > 0 else 0.0
-        return cls(len(allowed), _quota(root), busy, *_processor(root), _memory_bytes(root))
+        known = (*_processor(root), _memory_bytes(root), _whole_cores(root, allowed))
+        return cls(len(allowed), _quota(root), busy, *known)
 
     @property
     def workers(self) -> int:
@@ -60,12 +73,18 @@ class Machine:
         return max(1, int(min(self.quota, self.cores)))
 
     @property
+    def most_threads(self) -> int:
+        """That compute together where nobody else computes, at least one: of the two threads of one core, either alone
+        keeps its arithmetic busy."""
+        return max(1, min(self.workers, self.whole_cores or self.cores))
+
+    @property
     def threads(self) -> int:
-        """That compute together: whole cores that it may use and that are free, at least one.
+        """That compute together: of `most_threads` as many as there are free cores, at least one.
 
         One thread more than there are cores for it, and all the others wait at the end of every parallel loop.
         """
-        return max(1, min(self.workers, round(self.cores - self.busy)))
+        return max(1, min(self.most_threads, round(self.cores - self.busy)))
 
 
 def free_memory_bytes(root: Path = _ROOT) -> int | None:
@@ -98,11 +117,35 @@ def _busy_s(root: Path, cores: Collection[int]) -> float:
 
 def _processor(root: Path) -> tuple[str, tuple[str, ...]]:
     """Its name and its instruction sets."""
+    if _is_mac(root):
+        name = _sysctl("machdep.cpu.brand_string").rstrip(b"\0").decode() or platform.machine()
+        return name, tuple(each for each in INSTRUCTION_SETS if any(_sysctl(_OF_APPLE.get(each, ""))))
     first = _text(root / "proc/cpuinfo").split("\n\n")[0]
     facts = {name.strip(): value.strip() for name, _, value in (line.partition(":") for line in first.splitlines())}
     flags = facts.get("flags", facts.get("Features", "")).split()
     name = facts.get("model name") or (platform.processor() or platform.machine() if root == _ROOT else "")
     return name, tuple(each for each in INSTRUCTION_SETS if each in flags)
+
+
+def _whole_cores(root: Path, cores: Collection[int]) -> int | None:
+    if _is_mac(root):
+        told = _sysctl("hw.perflevel0.physicalcpu") or _sysctl("hw.physicalcpu")
+        return int.from_bytes(told, sys.byteorder) or None
+    folder = root / "sys/devices/system/cpu"
+    siblings = {_text(folder / f"cpu{core}/topology/thread_siblings_list") for core in cores}
+    return None if "" in siblings else len(siblings)
+
+
+def _is_mac(root: Path) -> bool:
+    return sys.platform == "darwin" and root == _ROOT
+
+
+def _sysctl(name: str) -> bytes:
+    """What macOS tells under this name: text, or the bytes of a number. Empty: nothing."""
+    tell = ctypes.CDLL(None).sysctlbyname
+    value, size = ctypes.create_string_buffer(256), ctypes.c_size_t(256)
+    failed = tell(name.encode(), value, ctypes.byref(size), None, ctypes.c_size_t(0))
+    return b"" if failed else value.raw[: size.value]
 
 
 def _memory_bytes(root: Path) -> int | None:

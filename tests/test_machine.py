@@ -1,6 +1,7 @@
 """The machine: cores by affinity, quota and load, from files like those of a container."""
 
 import os
+import sys
 from collections.abc import Callable
 from math import inf
 from pathlib import Path
@@ -77,6 +78,34 @@ def test_quotas_of_both_versions_of_control_groups_limit_it(
 def test_threads_are_the_cores_that_are_free(machine: Machine, threads: int) -> None:
     """What others keep busy is left to them, unless nothing were left."""
     assert machine.threads == threads
+
+
+def test_two_threads_of_one_core_are_one_core_to_compute_on(root: Callable[[dict[str, str]], Path]) -> None:
+    """Processes may have both; where the system does not tell, each counts."""
+    place = "sys/devices/system/cpu/cpu{}/topology/thread_siblings_list"
+    told = {place.format(core): f"{core % 32},{core % 32 + 32}\n" for core in range(CORES)}
+    machine = Machine.look(root(told), seconds=0)
+    assert (machine.whole_cores, machine.workers, machine.most_threads, machine.threads) == (32, 64, 32, 32)
+    (root({}) / place.format(5)).unlink()
+    assert Machine.look(root({}), seconds=0).most_threads == CORES
+
+
+def test_a_mac_is_known_by_its_processor(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One that has no bf16 from one that has it, since what is compiled or measured is kept for each. Slow cores do
+    not compute."""
+    told = {
+        "machdep.cpu.brand_string": b"Apple M2\0",
+        "hw.perflevel0.physicalcpu": (4).to_bytes(4, sys.byteorder),
+        "hw.optional.AdvSIMD": (1).to_bytes(4, sys.byteorder),
+        "hw.optional.arm.FEAT_BF16": (1).to_bytes(4, sys.byteorder),
+        "hw.optional.arm.FEAT_I8MM": (0).to_bytes(4, sys.byteorder),
+    }
+    monkeypatch.setattr(sys, "platform", "darwin")
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(8)), raising=False)
+    monkeypatch.setattr("ludus.machine._sysctl", lambda name: told.get(name, b""))
+    machine = Machine.look(seconds=0)
+    assert (machine.processor, machine.instructions) == ("Apple M2", ("asimd", "bf16"))
+    assert machine.cores == 8 and machine.whole_cores == 4
 
 
 def test_processor_and_memory_are_those_of_this_process(root: Callable[[dict[str, str]], Path]) -> None:

@@ -143,7 +143,7 @@ def _with_handover(config: ConfigT) -> ConfigT:
 def _with_cores(config: ConfigT, before: Mapping[Path_, Any]) -> ConfigT:
     """Another number of threads rounds sums differently, so a resumed run with as many processes keeps its numbers of
     cores, if this machine has them."""
-    cores = Machine.look(seconds=0).workers
+    cores = Machine.look(seconds=0).most_threads
     shares = shared_cores(config, cores)
     counts = {("engine", "replicas"): config.engine.replicas, ("trainer", "ranks"): config.trainer.ranks}
     is_alike = all(before.get(path) == count for path, count in counts.items())
@@ -188,7 +188,7 @@ async def open_local(config: Config, *, is_run: bool = True) -> AsyncIterator[Lo
     lease = ComputeLease()
     template = None if config.model.chat_template is None else text.template.source
     names = ModelNames(DEFAULT_MODEL, (config.model.path,), config.model.served_names)
-    shares = shared_cores(config, Machine.look(seconds=0).workers)
+    shares = shared_cores(config, Machine.look(seconds=0).most_threads)
     async with AsyncExitStack() as stack:
         stack.enter_context(computing_within(shares.get(HEAD)))
         processes = await stack.enter_async_context(open_processes(config, is_run=is_run))

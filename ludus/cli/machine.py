@@ -38,6 +38,7 @@ def show_machine(*, as_json: bool) -> None:
 
 def _rows(report: MachineReport) -> list[tuple[str, str]]:
     machine = report.machine
+    whole = "" if machine.whole_cores in (None, machine.cores) else f" ({machine.whole_cores} of them whole)"
     quota = "" if machine.quota == inf else f", of which its control group allows {machine.quota:g}"
     memory = "" if machine.memory_bytes is None else f", {machine.memory_bytes / 2**30:.0f} GB"
     times = report.products
@@ -45,7 +46,7 @@ def _rows(report: MachineReport) -> list[tuple[str, str]]:
     for name, each in report.kernels.items():
         built.setdefault(_how(each), []).append(name)
     return [
-        ("processor", f"{machine.processor or 'unknown'}, {machine.cores} cores{quota}{memory}"),
+        ("processor", f"{machine.processor or 'unknown'}, {machine.cores} cores{whole}{quota}{memory}"),
         ("busy", f"others keep {machine.busy:.1f} cores busy"),
         ("instructions", " ".join(machine.instructions) or "unknown"),
         ("cards", ", ".join(report.cards) or "none"),

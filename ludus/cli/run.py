@@ -77,7 +77,7 @@ def _run_shell(script: Path, arguments: Sequence[str], families: Sequence[str]) 
         own_uv = _UV.format(folder=shlex.quote(folder), otherwise=otherwise)
         for name, text in (("python", own_python), ("python3", own_python), ("uv", own_uv)):
             path = Path(folder) / name
-            path.write_text(text)
+            path.write_text(text, encoding="utf-8")
             path.chmod(0o700)
         found = {**os.environ, "PATH": os.pathsep.join([folder, os.environ.get("PATH", "")])}
         return subprocess.run(["bash", str(script), *arguments], env=found, check=False).returncode

@@ -11,6 +11,7 @@ import asyncio
 import contextlib
 import importlib
 import logging
+import resource
 import socket
 import threading
 from collections.abc import Callable, Coroutine
@@ -33,6 +34,7 @@ STOP_GRACE_S = 1  # requests in flight get this long at `stop`, then they are ca
 _CUT_OFF_S = 0.2  # a connection that is cut off is gone in a moment
 _POLL_S = 0.002  # between two checks whether they are answered: a connection without a request is gone at once
 _DATE_EVERY_S = 1  # how exact an answer's date is
+_DESCRIPTORS = (65_536, 10_240)  # files and connections that a process may have open; macOS allows the second at most
 Beside = Callable[[], Coroutine[Any, Any, None]]
 """A coroutine that runs on the server's loop from start until stop, which cancels it."""
 
@@ -92,6 +94,7 @@ class HttpServer:
             raise UserError(
                 f"the {self._name} wants no key, and on {host} other machines could use it; let it listen on 127.0.0.1"
             )
+        allow_descriptors()
         listener = listen(host, port)
         scheme = "http" if self._tls is None else "https"
         self._base_url = f"{scheme}://{_host_in_url(host)}:{listener.getsockname()[1]}"
@@ -216,6 +219,19 @@ class _Server(uvicorn.Server):
             task.cancel()
         if state.tasks:
             await asyncio.wait(state.tasks, timeout=2 * _CUT_OFF_S)
+
+
+def allow_descriptors() -> None:
+    """Raise this process's limit on open files as far as it may: every connection is one, and macOS begins with 256,
+    Linux with 1,024."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    for most in _DESCRIPTORS:
+        wanted = most if hard == resource.RLIM_INFINITY else min(most, hard)
+        if soft == resource.RLIM_INFINITY or soft >= wanted:
+            return
+        with contextlib.suppress(ValueError, OSError):  # more than the system allows
+            resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
+            return
 
 
 def listen(host: str, port: int) -> socket.socket:

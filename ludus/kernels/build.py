@@ -27,7 +27,8 @@ from typing import TypeVar
 
 from ludus.errors import BackendError
 from ludus.kernels.levels import shipped_library
-from ludus.processes.files import OWNER_ALONE, user_cache, write_whole
+from ludus.machine import Machine
+from ludus.processes.files import OWNER_ALONE, sync, user_cache
 
 T = TypeVar("T")
 logger = logging.getLogger(__name__)
@@ -42,13 +43,11 @@ POOL = "threads"
 _NATIVE = ("-march=native", "-mcpu=native")
 # Tried in turn: some compilers lack OpenMP's library (clang without libomp, Apple's), some support no -march=native.
 # Without OpenMP the kernels use the threads of threads.cpp, and loops are still vectorised for this processor.
-_VARIANTS = (
-    *((native, OPENMP) for native in _NATIVE),
-    *((native, "-fopenmp-simd") for native in _NATIVE),
-    (OPENMP,),
-    ("-fopenmp-simd",),
-    (),
-)
+_WITH_OPENMP = tuple((native, OPENMP) for native in _NATIVE)
+_WITHOUT_OPENMP = tuple((native, "-fopenmp-simd") for native in _NATIVE)
+_VARIANTS = (*_WITH_OPENMP, *_WITHOUT_OPENMP, (OPENMP,), ("-fopenmp-simd",), ())
+# torch brings LLVM's OpenMP along there, which ends a process into which a second copy of it is loaded.
+_VARIANTS_ON_MAC = (*_WITHOUT_OPENMP, ("-fopenmp-simd",), ())
 # A compilation takes about two seconds; one that takes far longer hangs.
 _TIMEOUT_S = 120
 
@@ -81,21 +80,28 @@ class Build:
         return said[-1:] == [OPENMP]
 
     @property
-    def is_native(self) -> bool:
-        """Whether it was compiled for this very processor, or for one that the user named."""
-        return any(flag.startswith(("-march=", "-mcpu=")) for flag in self.flags)
+    def processor(self) -> str | None:
+        """The one that its last flag for it names; `native` is this very one. None: any of the architecture."""
+        named = [flag.partition("=")[2] for flag in self.flags if flag.startswith(("-march=", "-mcpu="))]
+        return named[-1] if named else None
 
     @property
     def cost(self) -> str | None:
         """Why the library is slower than it could be, and what would help. None: it is not."""
         if self.is_shipped:
             return "our kernels came with the package, for any processor of their level; install g++ for quicker ones"
-        if not self.has_openmp:
+        if self.processor not in (None, "native"):
+            return (
+                f"our kernels are built for {self.processor}, as CXXFLAGS say, and not for this very processor: take "
+                "that out of CXXFLAGS for quicker ones; conda sets it with its compilers, and `CXXFLAGS= ludus …` "
+                "leaves it out"
+            )
+        if not self.has_openmp and sys.platform != "darwin":
             return (
                 f"{self.compiler} has no OpenMP, so our kernels share work among threads that sleep in between, which "
                 "takes longer for small pieces; install g++, or clang's libomp, or set CXX to a compiler that has it"
             )
-        if not self.is_native:
+        if self.processor is None:
             return f"{self.compiler} cannot build for this very processor; install g++, or set CXX to another compiler"
         return None
 
@@ -131,7 +137,10 @@ def _compiled(name: str, cache: Path | None) -> Path:
         for path in (folder, library):
             _check_own(path)
     except OSError as error:
-        raise BackendError(f"cannot keep the compiled {source.name} in {folder}: {error}") from error
+        raise BackendError(
+            f"cannot keep the compiled {source.name} in {folder}: {error}; set XDG_CACHE_HOME to a folder that you can "
+            "write to"
+        ) from error
     build = build_of(library)
     if build.cost is not None:
         _warn(build.cost)
@@ -205,43 +214,55 @@ def find_compiler() -> Compiler:
 
 
 def compile_source(
-    compiler: Compiler, source: Path, library: Path, variants: Sequence[tuple[str, ...]] = _VARIANTS
+    compiler: Compiler, source: Path, library: Path, variants: Sequence[tuple[str, ...]] | None = None
 ) -> None:
     """Write `library`, and beside it a record of how it was made, with the first set of flags that `compiler` accepts.
 
+    variants: sets of flags to try in turn. None: all that there are for this system.
     Compiles to a temporary file, then renames it, so that concurrent processes see a complete library or none.
     """
-    with tempfile.TemporaryDirectory(dir=library.parent) as scratch:
+    with tempfile.TemporaryDirectory(dir=library.parent, ignore_cleanup_errors=True) as scratch:
         built = Path(scratch) / library.name
         complaint = ""
-        for variant in variants:
+        for variant in variants or _variants():
             command = [*compiler.command, *FLAGS, *variant, *compiler.flags, "-o", str(built), str(source)]
             try:
-                done = subprocess.run(command, capture_output=True, text=True, timeout=_TIMEOUT_S, check=False)
+                done = _run(command)
             except subprocess.TimeoutExpired as error:
                 raise BackendError(f"{compiler} took more than {_TIMEOUT_S} s for {source.name}") from error
             if done.returncode == 0:
-                made = {"compiler": str(compiler), "flags": [*variant, *compiler.flags]}
-                write_whole(record_of(library), json.dumps(made))
+                record = record_of(built)
+                record.write_text(json.dumps({"compiler": str(compiler), "flags": [*variant, *compiler.flags]}))
                 built.chmod(built.stat().st_mode & ~(stat.S_IWGRP | stat.S_IWOTH))
-                built.replace(library)
+                for path in (record, built):
+                    sync(path)  # a crash of the machine must not leave an empty library under its name
+                    path.replace(library.with_name(path.name))
                 return
-            complaint = complaint or done.stderr.strip()[:400]
+            complaint = done.stderr.strip()[:400]  # in the end of the variant that asks for nothing in particular
     raise BackendError(f"{compiler} could not compile {source.name}: {complaint}")
 
 
+def _run(command: Sequence[str]) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(command, capture_output=True, text=True, errors="replace", timeout=_TIMEOUT_S, check=False)
+
+
+def _variants() -> Sequence[tuple[str, ...]]:
+    return _VARIANTS_ON_MAC if sys.platform == "darwin" else _VARIANTS
+
+
 def _key(compiler: Compiler, source: Path) -> str:
-    headers = [header.read_text() for header in sorted(_FOLDER.glob("*.h"))]
-    parts = (source.read_text(), *headers, version_of(compiler), repr((FLAGS, _VARIANTS, compiler)), _processor())
-    return hashlib.sha256("\0".join(parts).encode()).hexdigest()[:24]
+    texts = [path.read_bytes() for path in (source, *sorted(_FOLDER.glob("*.h")))]
+    how = (version_of(compiler), repr((FLAGS, _variants(), compiler)), _processor())
+    return hashlib.sha256(b"\0".join([*texts, *(each.encode() for each in how)])).hexdigest()[:24]
 
 
 @lru_cache
 def version_of(compiler: Compiler) -> str:
-    """The compiler's output for --version."""
-    done = subprocess.run(
-        [*compiler.command, "--version"], capture_output=True, text=True, timeout=_TIMEOUT_S, check=False
-    )
+    """The compiler's output for --version. Raises BackendError if it cannot be run."""
+    try:
+        done = _run([*compiler.command, "--version"])
+    except (OSError, subprocess.TimeoutExpired) as error:
+        raise BackendError(f"{compiler} does not run: {error}; set CXX to another compiler") from error
     return done.stdout
 
 
@@ -250,7 +271,7 @@ def _processor() -> str:
     """A description of the processor that determines the instructions used by `-march=native`."""
     facts = Path("/proc/cpuinfo")
     if not facts.exists():
-        return f"{platform.machine()} {platform.processor()}"
+        return f"{platform.machine()} {Machine.look(seconds=0).processor}"
     chosen = ("model name", "flags", "Features", "CPU part")
     lines = facts.read_text().split("\n\n")[0].splitlines()
     return platform.machine() + "\n".join(line for line in lines if line.startswith(chosen))

@@ -77,7 +77,13 @@ def load_library(path: Path, signatures: Mapping[str, tuple[Any, ...]]) -> ctype
 
     Raises OSError if the library cannot be opened on this machine, AttributeError if it lacks a function.
     """
-    library = ctypes.CDLL(str(path))
+    try:
+        library = ctypes.CDLL(str(path))
+    except OSError as error:
+        raise OSError(
+            f"{error}; if its folder is on a file system without programs (noexec), set XDG_CACHE_HOME to a folder on "
+            "another one, else remove the file and start again"
+        ) from error
     if hasattr(library, "ludus_use_threads"):  # compiled without OpenMP
         library.ludus_use_threads(_share())
     for name, arguments in signatures.items():

@@ -145,7 +145,8 @@ def _check_plain(values: Mapping[str, Any], architecture: str) -> None:
 
 
 def _check_served(text: PretrainedConfig, values: Mapping[str, Any], architecture: str) -> None:
-    for layer_idx, layer_type in enumerate(values.get("layer_types") or values.get("layers_block_type") or ()):
+    layer_types = values.get("layer_types") or values.get("layers_block_type") or ()
+    for layer_idx, layer_type in enumerate(layer_types):
         if layer_type not in (*_SERVED_LAYERS, "attention"):
             raise UserError(
                 f"layer {layer_idx} of {architecture} is of type {layer_type!r}, which keeps another state than "
@@ -153,7 +154,7 @@ def _check_served(text: PretrainedConfig, values: Mapping[str, Any], architectur
             )
     if type(text) not in MODEL_FOR_CAUSAL_LM_MAPPING:
         raise UserError(f"{architecture} has no text decoder that transformers loads by itself ({text.model_type})")
-    if MODEL_FOR_CAUSAL_LM_MAPPING[type(text)]._is_stateful:
+    if MODEL_FOR_CAUSAL_LM_MAPPING[type(text)]._is_stateful and not layer_types:  # none of those named keeps a state
         raise UserError(
             f"layers of {architecture} keep another state than keys and values, which cannot be shared or taken back "
             "token by token; Ludus serves decoders of softmax attention"

@@ -309,7 +309,7 @@ def copy_companions(source: Path, folder: Path, *, chat_template: str | None = N
         if own.is_file() and not (copied.exists() and own.samefile(copied)):
             shutil.copyfile(own, copied)
     if chat_template is not None:
-        (folder / "chat_template.jinja").write_text(chat_template)
+        (folder / "chat_template.jinja").write_text(chat_template, encoding="utf-8")
 
 
 def read_trainable(model: LoadedModel, folder: Path, piece: Callable[[Tensor], Piece] = whole_of) -> dict[str, Tensor]:

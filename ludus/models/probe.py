@@ -170,7 +170,8 @@ def _run_packed(
         return output
 
     AttentionInterface.register(_PROBE_NAME, attend)
-    watched = module.base_model.register_forward_hook(scale)
+    decoder = getattr(module.base_model, "decoder", module.base_model)  # OPT's head goes round what is around it
+    watched = decoder.register_forward_hook(scale)
     try:
         with _attention(module, _PROBE_NAME):
             logits = module(input_ids=ids, position_ids=positions, use_cache=False, plan=plan).logits

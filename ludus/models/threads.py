@@ -22,17 +22,26 @@ logger = logging.getLogger(__name__)
 def choose_threads() -> int:
     """No more than the machine has cores to spare, looked at once in a process; the number.
 
-    OMP_NUM_THREADS decides where it is set, and nothing is chosen then.
+    OMP_NUM_THREADS decides where it is set; a warning says if there are not as many cores.
     """
+    most = torch.get_num_threads()
     if "OMP_NUM_THREADS" in os.environ:
-        return torch.get_num_threads()
-    machine, most = Machine.look(), torch.get_num_threads()
-    num = min(most, machine.threads)
+        cores = Machine.look(seconds=0).workers
+        if most > cores:
+            logger.warning(
+                "OMP_NUM_THREADS has %d threads compute on %d of this machine's cores, where they wait for each other; "
+                "unset it, or set it to %d",
+                *(most, cores, cores),
+            )
+        return most
+    machine = Machine.look()
+    num, usual = min(most, machine.threads), min(most, machine.whole_cores or machine.cores)
     torch.set_num_threads(num)
-    if num < most:
+    if num < usual:
         load = f"others keep {machine.busy:.1f} of {machine.cores} cores busy"
-        why = load if num < machine.workers else f"its control group allows {machine.quota:g} of {machine.cores} cores"
-        logger.warning("computing with %d of %d threads: %s; OMP_NUM_THREADS=N decides otherwise", num, most, why)
+        quota = f"its control group allows {machine.quota:g} of {machine.cores} cores"
+        why = load if machine.threads < machine.most_threads else quota
+        logger.warning("computing with %d of %d threads: %s; OMP_NUM_THREADS=N decides otherwise", num, usual, why)
     logger.info("model.threads num=%d cores=%d quota=%g busy=%.1f", num, machine.cores, machine.quota, machine.busy)
     return num
 

@@ -14,13 +14,19 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from pathlib import Path
 
+from ludus.errors import UserError
+
 OWNER_ALONE = 0o700
 """Mode of folders whose content others must not read."""
 
 
 def user_cache() -> Path:
-    """Our folder in the user's cache; it need not exist yet."""
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "ludus"
+    """Our folder in the user's cache; it need not exist yet. Raises UserError if nothing says where that is."""
+    try:
+        base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+    except RuntimeError:  # a user without an entry in passwd, as in some containers
+        raise UserError("this user has no home folder; set HOME, or XDG_CACHE_HOME to another folder") from None
+    return Path(base) / "ludus"
 
 
 def sync(path: Path) -> None:
@@ -55,9 +61,12 @@ def remembered(path: Path, measure: Callable[[], Mapping[str, float]]) -> dict[s
         path.parent.mkdir(parents=True, exist_ok=True)
         draft = path.with_name(f"{path.name}.{os.getpid()}.part")
         draft.write_text(json.dumps(measured), encoding="utf-8")
-        with suppress(FileExistsError):
+        with suppress(OSError):  # another process was first, or the file system has no hard links
             os.link(draft, path)
-        draft.unlink()
+        if path.exists():
+            draft.unlink()
+        else:
+            draft.replace(path)
     return _numbers(path) or measured
 
 

@@ -45,7 +45,7 @@ class WorkerPool(AbstractContextManager["WorkerPool"]):
         if num_workers < 1:
             raise UserError(f"num_workers={num_workers} must be at least 1")
         self.num_workers = num_workers
-        share = max(1, Machine.look(seconds=0).workers // num_workers)
+        share = max(1, Machine.look(seconds=0).most_threads // num_workers)
         self._staff = _Staff(name, [_Slot(f"ludus-{name}-{idx}", env, share) for idx in range(num_workers)])
         self._finalizer = weakref.finalize(self, self._staff.close)
 

@@ -87,6 +87,11 @@ def walls(sandboxing: Sandboxing = "required") -> Walls:
     """
     if sandboxing == "none":
         return Walls("none")
+    if not sys.platform.startswith("linux"):
+        raise UserError(
+            f"a model's code can be kept in on Linux alone, and this is {sys.platform}: run Ludus in a Linux "
+            "container or virtual machine, or run the code unprotected with sandbox: none in the tool's config"
+        )
     stands, missing = _found()
     if not stands:
         raise UserError(

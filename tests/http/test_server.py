@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import resource
 import socket
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import AsyncIterator
@@ -159,3 +162,44 @@ def test_a_server_whose_companion_failed_can_be_stopped() -> None:
         while True:
             httpx.get(server.base_url)
     server.stop()
+
+
+CROWD = """
+import resource, socket, sys
+from tests.http.test_server import APP
+from ludus.http.server import HttpServer
+_, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+resource.setrlimit(resource.RLIMIT_NOFILE, (64, hard))
+with HttpServer(APP, name="server") as server:
+    at = ("127.0.0.1", int(server.base_url.rpartition(":")[2]))
+    crowd = [socket.create_connection(at) for _ in range(100)]
+    for each in crowd:
+        each.sendall(b"GET / HTTP/1.1\\r\\nHost: 127.0.0.1\\r\\n\\r\\n")
+    sys.stdout.write(str(sum(each.recv(15) == b"HTTP/1.1 200 OK" for each in crowd)))
+    for each in crowd:
+        each.close()
+"""
+
+
+def test_more_connections_than_a_shell_allows_files_are_served() -> None:
+    """macOS begins with 256, of which a few dozen agents take two each; the limit is raised as far as it may be."""
+    done = subprocess.run([sys.executable, "-c", CROWD], capture_output=True, text=True, check=False, timeout=120)
+    assert done.stdout == "100", done.stderr
+
+
+def test_a_limit_that_the_system_does_not_allow_is_no_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    """macOS says that there is none, and takes no more than 10,240; a limit that is high enough stays."""
+    limits = [(256, resource.RLIM_INFINITY)]
+
+    def refuse(kind: int, wanted: tuple[int, int]) -> None:
+        if wanted[0] > 10_240:
+            raise ValueError("current limit exceeds maximum limit")
+        limits[0] = wanted
+
+    monkeypatch.setattr(resource, "getrlimit", lambda kind: limits[0])
+    monkeypatch.setattr(resource, "setrlimit", refuse)
+    server_module.allow_descriptors()
+    assert limits[0] == (10_240, resource.RLIM_INFINITY)
+    limits[0] = (100_000, 200_000)
+    server_module.allow_descriptors()
+    assert limits[0] == (100_000, 200_000)

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import shutil
+import subprocess
+import sys
 import tomllib
 from pathlib import Path
 
@@ -81,6 +84,19 @@ def test_cxx_and_its_flags_are_taken(tmp_path: Path, monkeypatch: pytest.MonkeyP
         build_library("rounding", tmp_path)
 
 
+def _compiler(path: Path, refused: str, *, always_fails: bool = False) -> str:
+    """A compiler that takes no words of this pattern, and writes empty libraries otherwise."""
+    path.write_text(
+        f"""#!/bin/sh
+for word; do case $word in {refused}) echo "no $word" >&2; exit 1;; esac; done
+{"echo no headers >&2; exit 1" if always_fails else ""}
+while [ $# -gt 0 ]; do [ $1 = -o ] && : > "$2"; shift; done
+"""
+    )
+    path.chmod(0o755)
+    return str(path)
+
+
 @pytest.mark.parametrize(
     ("lacks", "flags", "said"),
     [
@@ -100,21 +116,82 @@ def test_what_a_compiler_lacks_is_left_out_and_said(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     """The best of the variants that it takes; a warning where that costs speed, once for all libraries."""
-    compiler = tmp_path / "compiler"
-    refused = "|".join(lacks) or "nothing-at-all"
-    compiler.write_text(
-        f"""#!/bin/sh
-for word; do case $word in {refused}) exit 1;; esac; done
-while [ $# -gt 0 ]; do [ $1 = -o ] && : > "$2"; shift; done
-"""
-    )
-    compiler.chmod(0o755)
-    monkeypatch.setenv("CXX", str(compiler))
+    monkeypatch.setenv("CXX", _compiler(tmp_path / "compiler", "|".join(lacks) or "nothing-at-all"))
     build._warn.cache_clear()
     for name in ("rounding", "adamw"):
         made = build_of(build_library(name, tmp_path / "cache"))
         assert made.flags == flags
     assert caplog.text.count("install g++") == bool(said) and said in caplog.text
+
+
+@pytest.mark.parametrize(("flags", "said"), [("-O2 -march=nocona -pipe", "nocona"), ("-march=native", None)])
+def test_a_processor_that_cxxflags_name_is_told(
+    flags: str, said: str | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """conda's compilers set CXXFLAGS to that of a processor of 2004, for which kernels take many times as long."""
+    monkeypatch.setenv("CXX", _compiler(tmp_path / "compiler", "nothing-at-all"))
+    monkeypatch.setenv("CXXFLAGS", flags)
+    build._warn.cache_clear()
+    build_library("rounding", tmp_path / "cache")
+    assert caplog.text.count("take that out of CXXFLAGS") == bool(said)
+    assert said is None or f"are built for {said}, as CXXFLAGS say" in caplog.text
+
+
+def test_on_macos_no_library_brings_openmp_along(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """torch has a copy of LLVM's there, and a second one ends the process; our own threads are no fault then."""
+    monkeypatch.setattr(sys, "platform", "darwin")
+    monkeypatch.delenv("CXXFLAGS", raising=False)
+    monkeypatch.setenv("CXX", _compiler(tmp_path / "compiler", "-march=native"))
+    build._warn.cache_clear()
+    made = build_of(build_library("rounding", tmp_path / "cache"))
+    assert made.flags == ("-mcpu=native", "-fopenmp-simd") and made.cost is None and not caplog.records
+
+
+def test_the_error_is_that_of_the_plainest_try(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What a compiler says of options that it may lack is not why nothing could be compiled."""
+    monkeypatch.setenv("CXX", _compiler(tmp_path / "compiler", "-march=native|-fopenmp", always_fails=True))
+    with pytest.raises(BackendError, match=r"could not compile rounding\.cpp: no headers$"):
+        build_library("rounding", tmp_path / "cache")
+
+
+def test_a_compiler_that_does_not_run_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As one for another processor."""
+    (tmp_path / "compiler").write_bytes(b"\x7fELF, but no program")
+    (tmp_path / "compiler").chmod(0o755)
+    monkeypatch.setenv("CXX", str(tmp_path / "compiler"))
+    with pytest.raises(BackendError, match=r"compiler does not run: .* set CXX"):
+        build_library("rounding", tmp_path / "cache")
+
+
+def test_another_machine_may_compile_into_the_same_home_at_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In containers both may have the same pid; neither takes the other's files away."""
+    monkeypatch.setenv("CXX", _compiler(tmp_path / "compiler", "nothing-at-all"))
+    replace, others = Path.replace, [tmp_path / "cache"]
+
+    def meanwhile(path: Path, target: Path) -> Path:
+        if others:
+            build_library("rounding", others.pop())
+        return replace(path, target)
+
+    monkeypatch.setattr(Path, "replace", meanwhile)
+    library = build_library("rounding", tmp_path / "cache")
+    assert not others and build_of(library).flags and len(list(library.parent.iterdir())) == 2
+
+
+def test_the_locale_does_not_matter(tmp_path: Path) -> None:
+    """Sources are UTF-8, where texts of the user are GBK, or plain ASCII as here."""
+    compiler = _compiler(tmp_path / "compiler", "nothing-at-all")
+    ascii_only = {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}
+    script = "from ludus.kernels.build import build_library; print(build_library('rounding'))"
+    environment = {**os.environ, **ascii_only, "CXX": compiler, "XDG_CACHE_HOME": str(tmp_path / "cache")}
+    done = subprocess.run(
+        [sys.executable, "-c", script], env=environment, capture_output=True, text=True, check=False, timeout=120
+    )
+    assert done.returncode == 0 and Path(done.stdout.strip()).is_file(), done.stderr
 
 
 def test_a_cache_that_others_can_write_to_is_refused(tmp_path: Path) -> None:

@@ -66,6 +66,7 @@ LATENT: dict[str, Any] = {
 }
 EXPERTS: dict[str, Any] = {"num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 32}
 LOCAL_EXPERTS: dict[str, Any] = {"num_local_experts": 4, "num_experts_per_tok": 2}
+GROUPS: dict[str, Any] = {"n_routed_experts": 4, "n_group": 1, "topk_group": 1, "first_k_dense_replace": 1}
 GPT2: dict[str, Any] = {"vocab_size": 96, "n_embd": 64, "n_layer": 2, "n_head": 4, "n_positions": STRETCHED}
 QUANTISED: dict[str, Any] = {"quantization_config": {"quant_method": "gptq", "bits": 4}}
 FULL = "full_attention"
@@ -152,7 +153,7 @@ FAMILIES = {
     "GLM-4": Family("glm4", WIDE),
     "GLM-4.5": Family(
         "glm4_moe",
-        {**WIDE, **EXPERTS, "n_routed_experts": 4, "n_group": 1, "topk_group": 1, "first_k_dense_replace": 1},
+        {**WIDE, **EXPERTS, **GROUPS},
     ),
     "EXAONE 4": Family("exaone4", {**WIDE, **WINDOW}),
     "Seed-OSS": Family("seed_oss", WIDE),
@@ -171,6 +172,29 @@ FAMILIES = {
     "DeepSeek V3, R1": Family("deepseek_v3", LATENT),
     "GPT-NeoX, Pythia": Family("gpt_neox", {"num_key_value_heads": 4}),
     "GPT-2": Family("gpt2", GPT2, True),
+    "OPT": Family("opt", {"ffn_dim": 96, "word_embed_proj_dim": 64}),
+    "StarCoder, GPT-BigCode": Family("gpt_bigcode", GPT2, True),
+    "Arcee (AFM)": Family("arcee"),
+    "CWM": Family("cwm", {**WIDE, **WINDOW}),
+    "dots.llm1": Family("dots1", {**WIDE, **EXPERTS, **GROUPS, "n_shared_experts": 1}),
+    "FlexOlmo": Family("flex_olmo", EXPERTS),
+    "GLM-4 (2024)": Family("glm", WIDE),
+    "GLM-4.7-Flash": Family("glm4_moe_lite", LATENT),
+    "Granite 3 MoE with shared experts": Family("granitemoeshared", {**LOCAL_EXPERTS, "shared_intermediate_size": 32}),
+    "Granite 4 without Mamba layers": Family(
+        "granitemoehybrid",
+        {
+            "layer_types": [FULL, FULL],
+            "position_embedding_type": "rope",
+            "num_local_experts": 0,
+            "shared_intermediate_size": 32,
+            "logits_scaling": 6.0,
+            "mamba_n_heads": 4,
+        },
+    ),
+    "Helium": Family("helium", WIDE),
+    "nanochat": Family("nanochat", WIDE),
+    "VaultGemma": Family("vaultgemma", GEMMA),
     "AFMoE (Trinity)": Family("afmoe", {**WIDE, **WINDOW, **EXPERTS, "num_dense_layers": 1}),
     "Ministral 3": Family(
         "ministral3", {**WIDE, **rope("yarn", factor=4.0, llama_4_scaling_beta=0.1), "sliding_window": None}
@@ -179,6 +203,11 @@ FAMILIES = {
         "qwen3_next",
         {**WIDE, **EXPERTS, "layer_types": ["linear_attention", "full_attention"]},
         refused="layer 0 of Qwen3NextForCausalLM is of type 'linear_attention'",
+    ),
+    "Granite 4 with Mamba layers": Family(
+        "granitemoehybrid",
+        {"layer_types": [FULL, "linear_attention"], "mamba_n_heads": 4},
+        refused="layer 1 of .* is of type 'linear_attention'",
     ),
     "LFM2": Family("lfm2", {"layer_types": ["full_attention", "conv"]}, refused="layer 1 of .* is of type 'conv'"),
     "Mamba": Family("mamba", {"vocab_size": 96, "hidden_size": 32, "num_hidden_layers": 1}, True, STATE),
@@ -276,6 +305,23 @@ def test_what_is_served_is_right(name: str, tmp_path: Path) -> None:
     model = check_right(FAMILIES[name], tmp_path)
     if "rope_parameters" in FAMILIES[name].values:
         assert model.config.original_length == ORIGINAL
+
+
+@pytest.mark.parametrize("name", [name for name, family in FAMILIES.items() if family.refused is None])
+def test_what_is_trained_is_right(name: str, tmp_path: Path) -> None:
+    """Every weight has the gradient that it has by transformers' own eager attention, of two rows in one."""
+    plain = build(FAMILIES[name], tmp_path)
+    model = load_model(ModelSettings(path=str(tmp_path), dtype="float32", device="cpu"))
+    rows = [torch.randint(3, 96, (count,)) for count in (min(TOKENS, model.config.context_length), 11)]
+    for logits in ([plain(input_ids=row[None], use_cache=False).logits[0] for row in rows], packed(model, rows)):
+        losses = [functional.cross_entropy(each[:-1], row[1:]) for each, row in zip(logits, rows, strict=True)]
+        torch.stack(losses).sum().backward()
+    expected = {each.replace("language_model.", ""): own.grad for each, own in plain.named_parameters()}
+    for weight, parameter in model.module.named_parameters():
+        grads = (parameter.grad, expected[weight])
+        got, wanted = (torch.zeros_like(parameter) if each is None else each.to_dense() for each in grads)
+        error = (got - wanted).norm()
+        assert error <= max(1e-3 * wanted.norm(), TOLERANCE), f"{weight}: {error} of {wanted.norm()}"
 
 
 @pytest.mark.parametrize("name", WINDOWS)

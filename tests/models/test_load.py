@@ -8,7 +8,7 @@ from peft import PeftModel
 from torch.nn import functional
 
 from ludus.errors import UserError
-from ludus.models.load import LoadedModel, load_model, save_model
+from ludus.models.load import LoadedModel, copy_companions, load_model, save_model
 from ludus.models.resolve import adapter_base
 from ludus.models.settings import LoraSettings, ModelSettings
 from ludus.models.tree import TreePlan
@@ -57,6 +57,18 @@ def test_full_save_loads_with_plain_transformers(tiny_model_folder: Path, tmp_pa
     torch.testing.assert_close(plain_logits(plain, PROMPT), our_logits(model, PROMPT), atol=2e-5, rtol=1e-5)
     assert plain.generation_config.eos_token_id == 2
     assert tokenizer.apply_chat_template([{"role": "user", "content": "Guess."}], tokenize=False) == "Guess."
+
+
+def test_a_template_is_saved_as_utf8(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever texts of the user are; those of many families have signs beyond ASCII."""
+    write = Path.write_text
+
+    def write_ascii(path: Path, text: str, encoding: str = "ascii") -> int:
+        return write(path, text, encoding)
+
+    monkeypatch.setattr(Path, "write_text", write_ascii)
+    copy_companions(tmp_path, tmp_path, chat_template="<｜User｜>")
+    assert (tmp_path / "chat_template.jinja").read_text(encoding="utf-8") == "<｜User｜>"
 
 
 @pytest.mark.filterwarnings("ignore:`is_gradient_checkpointing`:FutureWarning")  # peft asks transformers the old way

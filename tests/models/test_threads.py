@@ -27,6 +27,8 @@ def restored() -> Iterator[None]:
         (Machine(4, inf, 1.1), 3, "computing with 3 of 4 threads: others keep 1.1 of 4 cores busy"),
         (Machine(4, 2.0), 2, "computing with 2 of 4 threads: its control group allows 2 of 4 cores"),
         (Machine(4, inf, 0.2), 4, ""),
+        (Machine(8, whole_cores=3), 3, ""),
+        (Machine(8, inf, 6.0, whole_cores=4), 2, "computing with 2 of 4 threads: others keep 6.0 of 8 cores busy"),
     ],
 )
 def test_it_computes_with_the_cores_that_are_free(
@@ -41,12 +43,17 @@ def test_it_computes_with_the_cores_that_are_free(
     assert bool(said) == bool(caplog.records) and said in caplog.text
 
 
-def test_who_says_how_many_gets_them(monkeypatch: pytest.MonkeyPatch) -> None:
-    """OMP_NUM_THREADS is left alone, whoever computes beside it."""
+@pytest.mark.parametrize(("machine", "is_told"), [(Machine(2, inf, 2.0), False), (Machine(64, 1.5), True)])
+def test_who_says_how_many_gets_them(
+    machine: Machine, is_told: bool, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """OMP_NUM_THREADS is left alone, whoever computes beside it; a warning says if there are no cores for them."""
     monkeypatch.setenv("OMP_NUM_THREADS", "2")
-    monkeypatch.setattr(Machine, "look", lambda: Machine(2, inf, 2.0))
+    monkeypatch.setattr(Machine, "look", lambda **_: machine)
     torch.set_num_threads(2)
-    assert choose_threads() == torch.get_num_threads() == 2
+    with caplog.at_level(logging.WARNING):
+        assert choose_threads() == torch.get_num_threads() == 2
+    assert is_told == ("has 2 threads compute on 1 of this machine" in caplog.text) == bool(caplog.records)
 
 
 @pytest.mark.parametrize(

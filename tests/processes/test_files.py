@@ -10,7 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from ludus.processes.files import free_bytes, lock, sync
+from ludus.errors import UserError
+from ludus.processes.files import free_bytes, lock, remembered, sync, user_cache
 
 HOLD = """
 import os, sys
@@ -47,3 +48,36 @@ def test_files_and_folders_can_be_synced(tmp_path: Path) -> None:
 def test_free_space_is_that_of_the_nearest_folder(tmp_path: Path) -> None:
     """A folder that is not made yet lies on its parent's disk."""
     assert free_bytes(tmp_path / "not" / "there") == pytest.approx(shutil.disk_usage(tmp_path).free, rel=0.05)
+
+
+def test_what_was_measured_is_kept_without_hard_links(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not every file system has them; nothing else stays behind, and the first to finish decides all the same."""
+
+    def link(source: Path, target: Path) -> None:
+        raise PermissionError("no hard links here")
+
+    monkeypatch.setattr(os, "link", link)
+    path = tmp_path / "numbers.json"
+    assert remembered(path, lambda: {"ratio": 1.5}) == remembered(path, lambda: {"ratio": 2.5}) == {"ratio": 1.5}
+
+    def slower() -> dict[str, float]:
+        path.write_text('{"ratio": 3.5}')
+        return {"ratio": 4.5}
+
+    path.unlink()
+    assert remembered(path, slower) == {"ratio": 3.5}
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_a_user_without_a_home_is_told_what_to_set(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As a container's may be; a cache folder that is named is enough."""
+
+    def homeless() -> Path:
+        raise RuntimeError("Could not determine home directory.")
+
+    monkeypatch.setattr(Path, "home", homeless)
+    monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
+    with pytest.raises(UserError, match="set HOME, or XDG_CACHE_HOME"):
+        user_cache()
+    monkeypatch.setenv("XDG_CACHE_HOME", "/somewhere")
+    assert user_cache() == Path("/somewhere/ludus")

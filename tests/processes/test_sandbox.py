@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import re
+import sys
 import tempfile
 import time
 from pathlib import Path
@@ -14,7 +15,7 @@ import pytest
 from ludus.errors import BackendError, UserError
 from ludus.processes import sandbox as module
 from ludus.processes.sandbox import SandboxLimits, SandboxRun, run_python
-from ludus.processes.walls import Walls
+from ludus.processes.walls import Walls, walls
 
 pytestmark = pytest.mark.usefixtures("sandbox")
 
@@ -146,6 +147,15 @@ def test_runs_at_once_do_not_mix() -> None:
         return [done.stdout for done in runs]
 
     assert asyncio.run(main()) == [f"{n}\n" for n in range(6)]
+
+
+def test_where_there_are_no_walls_what_could_be_done_there_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nobody on a Mac is sent to install bubblewrap."""
+    monkeypatch.setattr(sys, "platform", "darwin")
+    with pytest.raises(UserError, match=r"on Linux alone, and this is darwin: .* container .* sandbox: none") as caught:
+        walls("required")
+    assert "bubblewrap" not in str(caught.value)
+    assert walls("none").kind == "none"
 
 
 def test_limits_are_positive() -> None:

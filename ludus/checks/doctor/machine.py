@@ -102,10 +102,10 @@ def _advice(
         yield f"{' '.join(caps)} keeps torch from instructions that this processor may have: unset it"
     if machine.workers < machine.cores:
         yield f"its control group allows {machine.quota:g} of {machine.cores} cores: give the container more"
-    elif threads < machine.cores and "OMP_NUM_THREADS" in os.environ:
+    elif threads < machine.most_threads and "OMP_NUM_THREADS" in os.environ:
         number = os.environ["OMP_NUM_THREADS"]
-        yield f"OMP_NUM_THREADS={number} of {machine.cores} cores: unset it to use those that are free"
-    elif threads < machine.workers:
+        yield f"OMP_NUM_THREADS={number} of {machine.most_threads} cores: unset it to use those that are free"
+    elif machine.threads < machine.most_threads:
         yield f"others keep {machine.busy:.1f} of {machine.cores} cores busy: end them, or begin when they have ended"
     if products.dtype == "float32":
         yield (

@@ -153,7 +153,7 @@ def plugin_folder() -> Path:
     The environment of vLLM need not have Ludus.
     """
     source = Path(ludus_vllm.__file__).parent
-    files = {f"{source.name}/{file.name}": file.read_text() for file in sorted(source.glob("*.py"))}
+    files = {f"{source.name}/{file.name}": file.read_text(encoding="utf-8") for file in sorted(source.glob("*.py"))}
     files["ludus_vllm-0.dist-info/METADATA"] = "Metadata-Version: 2.1\nName: ludus-vllm\nVersion: 0\n"
     files["ludus_vllm-0.dist-info/entry_points.txt"] = "[vllm.general_plugins]\nludus = ludus_vllm:register\n"
     digest = hashlib.blake2b(json.dumps(files).encode(), digest_size=8).hexdigest()
@@ -163,7 +163,7 @@ def plugin_folder() -> Path:
         new = Path(tempfile.mkdtemp(dir=folder.parent))
         for name, text in files.items():
             (new / name).parent.mkdir(exist_ok=True)
-            (new / name).write_text(text)
+            (new / name).write_text(text, encoding="utf-8")
         try:
             new.rename(folder)
         except OSError:  # another process was faster
