@@ -113,7 +113,7 @@ def _entropy(observed: Observed) -> Iterator[Finding]:
         severity = "info"
         text = (
             f"Entropy has fallen {fell}, while the reward rose from {way[0]:.3g} to {way[1]:.3g}: the model has "
-            "settled on how it answers, and tries little else from now on"
+            "settled on how it answers, and goes on learning while the members of groups still differ"
         )
     elif way is not None:
         severity = "bad"

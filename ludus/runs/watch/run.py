@@ -90,6 +90,8 @@ class WatchedRun:
         Raises UserError if there is no run in the folder.
         """
         self.folder, self.id = folder, run_id
+        self.used_at = time.monotonic()
+        """When it was asked for last."""
         self._file = _file_of(folder)
         self.curves = Curves(folder)
         self._store = RunStore.look(folder, checks=False)
@@ -131,6 +133,7 @@ class WatchedRun:
         return state_of(self.folder)
 
     def position(self) -> Position:
+        self.used_at = time.monotonic()  # who listens to its events asks again and again
         self.curves.update()
         return Position(self.curves.num_lines, self.num_episodes, self.state)
 

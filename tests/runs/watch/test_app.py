@@ -8,6 +8,7 @@ import sqlite3
 import tempfile
 import threading
 from collections.abc import Sequence
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -447,6 +448,22 @@ def test_a_run_that_is_begun_again_in_its_folder_is_shown(tmp_path: Path) -> Non
             store.add_episode(episode_of(7), step=0)
         wait_until_read(watched)
         assert [row["id"] for row in episodes(watched)["episodes"]] == ["ep-7"]
+
+
+def test_runs_that_nobody_looks_at_any_more_are_closed(tmp_path: Path) -> None:
+    """When another one is opened, and not while anybody listens to their events; who asks again has them again."""
+    for name in ("a", "b", "c"):
+        RunStore.create(tmp_path, name, "model: {path: x}\n").close()
+    with closing(RunsFolder(tmp_path)) as folder:
+        first, second = folder.run("a"), folder.run("b")
+        for run in (first, second):
+            run.used_at -= 3600
+        second.position()
+        folder.run("c")
+        assert folder.run("b") is second and folder.run("a") is not first
+        with pytest.raises(sqlite3.ProgrammingError):
+            first.overview()
+        assert folder.run("a").overview()["name"] == "a"
 
 
 def test_reasons_that_are_not_read_yet_are_counted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
