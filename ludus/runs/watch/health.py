@@ -28,14 +28,15 @@ FAILING_SHARE, HALF = 0.2, 0.5  # shares of the episodes
 CLIPPED_SHARE, KL_IS_LARGE = 0.3, 0.1  # share of tokens, and nats a token: the policy moves too far in a step
 SKIPPED_SHARE = 0.2  # share of the steps
 STALE_SHARE = 0.1  # share of sampled tokens that are masked as too old
-UNTRAINED_SHARE = 0.5  # share of sampled tokens with one of these masks
+UNTRAINED_SHARE = 0.5  # share of sampled tokens with one of the masks below
+WITHOUT_CREDIT_SHARE = 0.95  # an agent may well reward few of its turns, or one of several agents, but not none
 
 UNWANTED = (
     *("no_credit", "rejected", "small_group", "truncated", "too_long", "kept_set", "no_baseline", "aborted"),
     *("cancelled", "lost"),
 )
 """Reasons of masks that no algorithm means. Failures, old tokens and flat groups have findings of their own; an agent
-or a filter of the user's means what it leaves out."""
+or a filter of the user's means what it leaves out; `no_credit` may be meant of some tokens."""
 FAILED = ("failed", "timeout")
 """Outcomes of episodes that failed."""
 
@@ -239,6 +240,8 @@ def _skipped(observed: Observed) -> Iterator[Finding]:
 
 def _untrained(observed: Observed) -> Iterator[Finding]:
     shares = {reason: found[1] for reason in UNWANTED if (found := _share(observed, f"ledger/masked_{reason}"))}
+    if shares.get("no_credit", 0.0) < WITHOUT_CREDIT_SHARE:
+        shares.pop("no_credit", None)
     whole = sum(shares.values())
     if whole >= UNTRAINED_SHARE:
         most = max(shares, key=lambda each: shares[each])

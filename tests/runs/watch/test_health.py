@@ -55,11 +55,12 @@ def test_a_run_that_is_well_has_nothing_to_look_at() -> None:
             {
                 "ledger/sampled": [100.0] * FEW,
                 "ledger/masked_truncated": [50.0] * FEW,
-                "ledger/masked_no_credit": [9.0],
+                "ledger/masked_too_long": [9.0],
             },
             "untrained",
             "52% of the tokens of the last 5 steps were not trained, most of them as “truncated” (50%)",
         ),
+        ({"ledger/sampled": [100.0] * FEW, "ledger/masked_no_credit": [99.0] * FEW}, "untrained", "“no credit” (99%)"),
         (
             {"eval/episodes": [10.0], "eval/failed_episodes": [6.0]},
             "failing_evaluation",
@@ -132,10 +133,12 @@ def test_entropy_may_fall_where_the_reward_rises() -> None:
 
 
 def test_masks_that_are_meant_are_no_problem() -> None:
-    """What an algorithm pairs, an agent leaves out, or a baseline needs; the others are reasons of the ledger."""
+    """What an algorithm pairs, an agent leaves out or does not reward, or a baseline needs; the others are reasons of
+    the ledger."""
     meant = ("not_paired", "not_chosen", "greedy", "left_out", "not_accepted", "evaluation")
-    series = {f"ledger/masked_{reason}": [90.0] * FEW for reason in meant} | {"ledger/sampled": [100.0] * FEW}
-    assert findings(observed(series)) == [] and set(UNWANTED) <= set(MASK_REASONS) - set(meant)
+    series = {f"ledger/masked_{reason}": [90.0] * FEW for reason in (*meant, "no_credit")}
+    assert findings(observed(series | {"ledger/sampled": [100.0] * FEW})) == []
+    assert set(UNWANTED) <= set(MASK_REASONS) - set(meant)
 
 
 def test_an_old_policy_may_be_the_reason_for_its_distance() -> None:
