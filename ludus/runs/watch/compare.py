@@ -84,13 +84,13 @@ def _notes(*sides: tuple[WatchedRun, Evaluated]) -> list[str]:
     for run, played in sides:
         if played.num_unrewarded:
             notes.append(
-                f"{run.id} at step {played.step}: {played.num_unrewarded:,} of {played.num_episodes:,} episodes have "
-                "no reward, because they failed or were rejected. A row's mean is that of its others; "
-                f"{len(played.unrewarded):,} rows without any are left out."
+                f"{run.id} at step {played.step}: episodes without a reward, because they failed or were rejected: "
+                f"{played.num_unrewarded:,} of {played.num_episodes:,}. A row's mean is that of its others; rows "
+                f"without any are left out: {len(played.unrewarded):,}."
             )
     known = [played.rewards.keys() | played.unrewarded for played in (played_a, played_b)]
     if alone := len(known[0] ^ known[1]):
-        notes.append(f"{alone:,} rows were played by one of the two alone, and are left out.")
+        notes.append(f"Rows that only one of the two has played are left out: {alone:,}.")
     return notes
 
 

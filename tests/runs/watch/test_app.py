@@ -283,8 +283,9 @@ def test_pairs_say_what_they_are_of_and_what_they_lack(tmp_path: Path) -> None:
     assert (found["a"]["step"], found["a"]["evaluated_step"]) == (9, 4)
     other, lacking, alone = found["notes"]
     assert "a and b name different held-out rows" in other
-    assert "b at step 4: 2 of 5 episodes have no reward" in lacking and "2 rows without any are left out" in lacking
-    assert alone == "3 rows were played by one of the two alone, and are left out."
+    assert lacking.startswith("b at step 4: episodes without a reward") and "rejected: 2 of 5." in lacking
+    assert lacking.endswith("rows without any are left out: 2.")
+    assert alone == "Rows that only one of the two has played are left out: 3."
     assert alike["notes"] == []
 
 

@@ -19,8 +19,8 @@ const figures: [string, string, (value: Num) => string][] = [
   ["Success", "rollout/success", num],
   ["Entropy", "train/entropy", num],
   ["Staleness", "staleness/mean_versions", num],
-  ["Sampled", "rollout/tokens_per_s", (value) => count(value) + " tok/s"],
-  ["Trained", "train/tokens_per_s", (value) => count(value) + " tok/s"],
+  ["Sampled tokens/s", "rollout/tokens_per_s", count],
+  ["Trained tokens/s", "train/tokens_per_s", count],
   ["Memory", "memory/rss_mb", size],
   ["Card, at most", "memory/peak_card_mb", size],
 ];
