@@ -41,7 +41,9 @@ _DOTS = ((0x01, 0x02, 0x04, 0x40), (0x08, 0x10, 0x20, 0x80))
 """Bits of the dots of a braille character, by column, from the top."""
 _COLOURS = {"bad": "bold red", "warn": "yellow", "info": "dim"}
 _STATES = {"running": "green", "finished": "cyan", "interrupted": "red"}
-_NUM_EPISODES = 6
+_WHOLES = ("step", "train_total", "eval")
+"""Times of all parts of a step together, of all steps, and between them."""
+_NUM_EPISODES, _NUM_RUNS = 6, 8
 _ENOUGH = 1_000
 """Number of newest episodes that are read before the overview is printed, if it is printed only once."""
 
@@ -65,12 +67,17 @@ def show_terminal(folder: RunsFolder, console: Console) -> None:
 def render(folder: RunsFolder, screen: Console | None = None) -> RenderableType:
     """The overview of a run; of several runs, their list and the overview of the newest.
 
-    screen: the console that it must fit into; the last charts are left out if needed. None: show everything.
+    screen: the console that it must fit into; older runs, and if needed the last charts, are left out. None: show
+    everything.
     """
     outlines = folder.outlines()
     if not outlines:
         return _text(f"there is no run in {folder.path} yet", "dim")
-    above: list[RenderableType] = [] if folder.is_run else [_runs(outlines), Rule(style="dim")]
+    above: list[RenderableType] = []
+    if not folder.is_run:
+        listed = outlines if screen is None else outlines[:_NUM_RUNS]
+        rest = [_text(f"and {len(outlines) - len(listed):,} older runs", "dim")] if len(outlines) > len(listed) else []
+        above = [_runs(listed), *rest, Rule(style="dim")]
     run = folder.run(outlines[0]["id"])
     about, ledger = run.overview(), run.ledger()
     above.append(_head(about))
@@ -152,8 +159,10 @@ def _times(run: WatchedRun) -> dict[str, float]:
     """Seconds of the last step, by part."""
     steps = run.curves.points("time/step_s")
     numbers = run.curves.at(steps[-1][0]) if steps else {}
-    parts = ("rollout", "measure", "teacher", "batch", "train", "publish", "checkpoint")
-    return {part: numbers.get(f"time/{part}_s", 0.0) for part in parts}
+    found = {
+        name.removeprefix("time/").removesuffix("_s"): s for name, s in numbers.items() if name.startswith("time/")
+    }
+    return {part: spent_s for part, spent_s in found.items() if part not in _WHOLES}
 
 
 def _shares(label: str, parts: Mapping[str, float]) -> Text:

@@ -170,8 +170,11 @@ def ledger_metrics(ledger: Ledger) -> dict[str, float]:
     return {"ledger/sampled": float(ledger.sampled), "ledger/trained": float(ledger.trained), **masked, **counted}
 
 
-def batch_metrics(built: BuiltBatch) -> dict[str, float]:
-    """Size and sharing of the batch, and its histogram of staleness."""
+def batch_metrics(built: BuiltBatch, *, has_advantages: bool = True) -> dict[str, float]:
+    """Size and sharing of the batch, and its histogram of staleness.
+
+    has_advantages: the algorithm computes advantages; otherwise that all are 0 means nothing.
+    """
     batch, ages = built.batch, built.staleness
     total = sum(ages.values())
     metrics = {
@@ -180,6 +183,10 @@ def batch_metrics(built: BuiltBatch) -> dict[str, float]:
         "batch/sequence_tokens": float(batch.num_sequence_tokens),
         "batch/trained_tokens": float(batch.num_trained),
     }
+    # where something else than the advantage trains too, such as a KL term, flat groups are not masked
+    flat = sum(len(places) for turn, places in built.turns.values() if built.credit.get(turn) == 0.0)
+    if has_advantages and flat:
+        metrics["batch/zero_advantage_tokens"] = float(flat)
     metrics |= _value_metrics(batch) | _reward_kl_metrics(built.reward_kl)
     if total:
         metrics["staleness/mean_versions"] = sum(age * count for age, count in ages.items()) / total

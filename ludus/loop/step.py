@@ -171,7 +171,7 @@ async def train_step(
         **replay_metrics(taken, train_metrics, version=version),
         **demonstration_metrics(train_metrics),
         **train_metrics,
-        **batch_metrics(built),
+        **batch_metrics(built, has_advantages=rules.algorithm.advantage.kind != "none"),
         **teacher_metrics(measured),
         **ledger_metrics(built.ledger),
         **clock.end_step(components.engine.stats(), num_row_tokens=built.batch.num_row_tokens * rules.algorithm.epochs),

@@ -7,6 +7,7 @@ readable by its user only.
 
 from __future__ import annotations
 
+import logging
 import os
 import sqlite3
 import threading
@@ -16,6 +17,8 @@ from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any, Self
+
+logger = logging.getLogger(__name__)
 
 
 class Database:
@@ -31,21 +34,13 @@ class Database:
     @classmethod
     def open(cls, path: Path, *, reads_only: bool = False) -> Self:
         """Open the file, or create it. reads_only: never write to it."""
-        # On a read-only disk it can still be read; SQLite must then not look for its journal.
-        is_fixed = not os.access(path.parent, os.W_OK)
-        options = "?mode=ro&immutable=1" if is_fixed else "?mode=ro" if reads_only else ""
-        if not (options or path.exists()):  # for the user alone, and so are the files that SQLite makes beside it
+        if not os.access(path.parent, os.W_OK):
+            return cls(_open_fixed(path))
+        if not (reads_only or path.exists()):  # for the user alone, and so are the files that SQLite makes beside it
             os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600))
-        uri = path.absolute().as_uri() + options
-        db = sqlite3.connect(uri, uri=True, isolation_level=None, check_same_thread=False, timeout=30.0)
-        try:
-            if not options:
-                db.execute("PRAGMA journal_mode = WAL")
-                db.execute("PRAGMA synchronous = FULL")
-        except BaseException:
-            db.close()
-            raise
-        return cls(db)
+        if reads_only:
+            return cls(_connect(path, "?mode=ro"))
+        return cls(_connect(path, "", "PRAGMA journal_mode = WAL", "PRAGMA synchronous = FULL"))
 
     @classmethod
     def temporary(cls) -> Self:
@@ -90,3 +85,37 @@ class Database:
         """Closing twice is allowed."""
         with self._lock:
             self._db.close()
+
+
+def _connect(path: Path, options: str, *first: str) -> sqlite3.Connection:
+    """A connection that has executed these statements."""
+    uri = path.absolute().as_uri() + options
+    db = sqlite3.connect(uri, uri=True, isolation_level=None, check_same_thread=False, timeout=30.0)
+    try:
+        for sql in first:
+            db.execute(sql)
+    except BaseException:
+        db.close()
+        raise
+    return db
+
+
+def _open_fixed(path: Path) -> sqlite3.Connection:
+    """A connection to a file in a folder that cannot be written: on a read-only disk, or another user's.
+
+    Whoever writes it has its newest data in the journal beside it, which SQLite reads if its index is there too; what
+    nobody writes is read without them.
+    """
+    journal = path.with_name(f"{path.name}-wal")
+    if journal.is_file() and journal.stat().st_size:
+        try:
+            return _connect(path, "?mode=ro", "SELECT 1 FROM sqlite_master")
+        except sqlite3.OperationalError as error:
+            logger.warning(
+                "%s: its newest data are in %s, which cannot be read in a folder that cannot be written (%s); copy the "
+                "folder elsewhere to see them",
+                path,
+                journal.name,
+                error,
+            )
+    return _connect(path, "?mode=ro&immutable=1")

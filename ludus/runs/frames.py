@@ -98,7 +98,7 @@ class LoadedRun(AbstractContextManager["LoadedRun"]):
 
     def episodes(self) -> pd.DataFrame:
         """One row for each attempt at an episode, in order of their ends. `step` is NaN if it belongs to none."""
-        return _frame(self._store.episode_rows(), _EPISODES)
+        return _frame(self._store.episode_rows(), _EPISODES).astype({"is_eval": bool})  # SQLite has numbers alone
 
     def turns(self, step: int | None = None) -> pd.DataFrame:
         """One row for each answer of the model. `prompt` is what was new in its prompt, `mask` why it was not trained.

@@ -14,14 +14,15 @@ from ludus.types import Episode, Message, Turn
 
 Decode = Callable[[Sequence[int]], str]
 
-# Control characters except line breaks and tabs, and lone surrogates, which cannot be encoded.
-_CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\ud800-\udfff]")
+# Control characters except line breaks and tabs; what turns the direction of all that comes after it in its line; and
+# lone surrogates, which cannot be encoded. `visible` of web/src/format.ts does the same for the page.
+_CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
 _LOOK_BACK = 4
 """Ids decoded together with a token: enough for a character of 4 bytes, and for decoders that strip a first space."""
 
 
 def printable(text: str) -> str:
-    """The text made safe for a terminal: control sequences and lone surrogates are escaped."""
+    """The text made safe for a terminal: control sequences, changes of direction and lone surrogates are escaped."""
     return _CONTROL.sub(lambda found: ascii(found[0])[1:-1] if found[0] > "\xff" else f"\\x{ord(found[0]):02x}", text)
 
 

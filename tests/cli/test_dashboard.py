@@ -76,6 +76,22 @@ def test_on_a_small_screen_charts_make_room_for_what_is_said(tmp_path: Path) -> 
             assert "The run was broken off" in said and "trained" in said and "ep-95" in said
 
 
+def test_of_many_runs_the_newest_leave_room_for_their_overview(tmp_path: Path) -> None:
+    """On a screen of 40 lines; without a screen all are listed."""
+    for number in range(30):
+        RunStore.create(tmp_path, f"old{number:02d}", "model: {path: x}\n").close()
+    with RunStore.create(tmp_path, "run", "model: {path: x}\n") as store:
+        fill_run(store, num_steps=12)
+    with closing(RunsFolder(tmp_path)) as runs:
+        runs.run("run").wait(num_read=100)
+        console = Console(file=io.StringIO(), width=80, height=40)
+        console.print(render(runs, console))
+        said = console.file.getvalue()  # type: ignore[attr-defined]
+        assert len(said.splitlines()) <= 40 and "and 23 older runs" in said
+        assert "The run was broken off" in said and "ep-95" in said and "rollout/reward" in said
+    assert "old29" in text_of(tmp_path) and "old00" in text_of(tmp_path)
+
+
 def test_no_terminal_obeys_what_agents_said(tmp_path: Path) -> None:
     """Of an error, an episode's name, a text: what would change its title or its colours is spelled."""
     evil = "\x1b]0;gone\x07\x1b[2J"

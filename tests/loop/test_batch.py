@@ -25,6 +25,7 @@ from ludus.loop.batch import (
     places_to_measure,
     rows_to_measure,
 )
+from ludus.loop.measure import batch_metrics
 from ludus.rollout.groups import Discarded, TakenGroups
 from ludus.types import Episode, Group, Outcome, Sampled, Sampling
 
@@ -77,6 +78,17 @@ def test_a_flat_group_is_masked_and_named(make_episode: MakeEpisode) -> None:
     assert built.ledger.masked == {"zero_advantage": 12} and built.batch.num_trained == 0
     assert flat_group_mask(rules(), flat) == "zero_advantage"
     assert flat_group_mask(rules(), group(make_episode("g0-m0", {1: 1.0}), make_episode("g0-m1", {1: 0.0}))) is None
+
+
+def test_a_flat_group_that_a_kl_term_trains_is_counted(make_episode: MakeEpisode) -> None:
+    """Its tokens are trained, with advantage 0; where nothing computes advantages this says nothing."""
+    flat = group(make_episode("g0-m0", {1: 1.0}), make_episode("g0-m1", {1: 1.0}))
+    other = group(make_episode("g1-m0", {1: 1.0}), make_episode("g1-m1", {1: 0.0}), name="g1")
+    built = build_batch(TakenGroups((flat, other), ()), rules(kl={"beta": 0.01}), version=0)
+    assert built.ledger.trained == 24 and batch_metrics(built)["batch/zero_advantage_tokens"] == 12.0
+    assert "batch/zero_advantage_tokens" not in batch_metrics(built, has_advantages=False)
+    taught = build_batch(TakenGroups((other,), ()), rules(kl={"beta": 0.01}), version=0)
+    assert "batch/zero_advantage_tokens" not in batch_metrics(taught)
 
 
 def test_the_end_of_the_longest_teaches_nothing_in_a_flat_group(make_episode: MakeEpisode) -> None:

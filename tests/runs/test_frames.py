@@ -82,6 +82,7 @@ def test_turns_and_episodes_of_a_step(run: RunStore) -> None:
     assert list(episodes["id"]) == ["ep-1", "ep-2", "ep-3"] and episodes["step"].isna().tolist() == [False, False, True]
     assert set(turns["episode_id"]) == {"ep-2"} and set(turns["step"]) == {2}
     assert list(turns["number"]) == [1, 2, 3] and turns["mask"][0] == "stale" and list(turns["advantage"][1:]) == [1, 1]
+    assert list(episodes[episodes["is_eval"]]["id"]) == ["ep-3"] and len(episodes[~episodes["is_eval"]]) == 2
     assert turns["prompt"][0].startswith("system: Guess") and list(turns["num_tokens"]) == [
         len(turn.sampled.token_ids) for turn in loaded.episode("ep-2").session.turns
     ]

@@ -63,6 +63,7 @@ def test_broken_text_at_the_end_is_shown(make_episode: Callable[..., Episode]) -
 
 def test_a_terminal_obeys_nothing_that_was_said() -> None:
     """Lines, tabs and letters of any kind stay; what moves a cursor, rings or changes a title is spelled."""
-    assert printable("a\tb\nü😀\u202e") == "a\tb\nü😀\u202e"
+    assert printable("a\tb\nü😀\u200f") == "a\tb\nü😀\u200f"
+    assert printable("reward \u202e0.1\u2066") == "reward \\u202e0.1\\u2066"
     assert printable("\x1b[2J\x07\r\x9b1m\x7f") == "\\x1b[2J\\x07\\x0d\\x9b1m\\x7f"
     assert printable("half \ud83d") == "half \\ud83d"

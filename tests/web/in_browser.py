@@ -7,6 +7,7 @@ import json
 import threading
 from collections.abc import AsyncIterator, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
@@ -23,6 +24,7 @@ from ludus.runs.watch.folder import RunsFolder
 from ludus.runs.watch.position import Position
 from ludus.runs.watch.run import WatchedRun
 from ludus.runs.watch.server import open_watcher
+from ludus.types import Message
 from tests.runs.browser import Browser, Page
 from tests.runs.conftest import decode, episode_of
 from tests.runs.watch.big_run import write_long_run
@@ -289,6 +291,37 @@ def test_a_link_to_curves_leads_to_them(page: Browser, folder: Path) -> None:
         page.run("location.hash = '#/run/run?m=train/entropy'")
         page.wait_until("scrollY > 100 && document.querySelectorAll('.chart').length === 1")
         page.resize(1280, 800)
+
+
+def test_what_nobody_sees_has_a_sign(page: Browser, folder: Path) -> None:
+    """A terminal's escape, a turn of the direction of writing, a letter that only models read: they would change how
+    what comes after them is read, or be overlooked."""
+    episode = episode_of(8000, reward=0.5)
+    first, *others = episode.session.turns
+    told = replace(first, messages=(Message("user", "\x1b[31mred \u202egnorw\u202c \U000e0041."),))
+    with RunStore.open(folder) as store:
+        store.add_episode(replace(episode, session=replace(episode.session, turns=(told, *others))), step=1)
+    with watching(folder) as (link, _, _):
+        shown = "␛[31mred ‹U+202E›gnorw‹U+202C› ‹U+E0041›."
+        show(page, link, f"run/run/episode/ep-8000/messages?turn={first.id}", shown)
+        show(page, link, "run/run/episodes?q=ep-8000", shown)
+
+
+def test_settings_have_all_their_digits(page: Browser, tmp_path: Path) -> None:
+    text = "model: {path: x}\nseed: 20261127\ntrainer: {optimizer: {lr: 2.35e-05}}\n"
+    with RunStore.create(tmp_path, "run", text) as store:
+        store.add_metrics(1, {"rollout/reward": 0.5, "time/step_s": 2.0, "time/teacher_s": 1.5})
+    with watching(tmp_path) as (link, _, _):
+        show(page, link, "run/run", "20261127", "0.0000235", "teacher", "75")
+
+
+def test_a_few_rows_give_no_verdict(page: Browser, folder: Path) -> None:
+    """The interval stands there; the label names the steps that were evaluated, whatever came after them."""
+    with RunStore.open(folder) as store:
+        store.add_metrics(NUM_STEPS + 30, {"rollout/reward": 0.5})
+    with watching(folder) as (link, _, _):
+        texts = ("too few rows to tell", "of 5 rows only", "A: run, step 0", f"B: run, step {NUM_STEPS - 1}")
+        show(page, link, "compare?a=run&b=run&step_a=0", *texts)
 
 
 def test_a_report_filters_as_the_server_does(page: Browser, folder: Path) -> None:

@@ -29,6 +29,22 @@ export function exact(value: Num | undefined, digits = 6): string {
   return minus(text);
 }
 
+const unseen = /[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069\u{e0000}-\u{e007f}]/gu;
+
+/** A sign for what is not seen, or changes how what comes after it is read: an escape of a terminal, a turn of the
+ * direction of writing, a letter that only models read. */
+export const visible = (text: string) =>
+  text.replace(unseen, (sign) => {
+    const code = sign.codePointAt(0)!;
+    if (code === 0x7f) return "␡";
+    return code < 0x20
+      ? String.fromCodePoint(0x2400 + code)
+      : `‹U+${code.toString(16).toUpperCase().padStart(4, "0")}›`;
+  });
+
+/** As it was written, for settings and for numbers that are looked up; of measurements the first eight digits. */
+export const plain = (value: number) => String(Number.isInteger(value) ? value : Number(value.toPrecision(8)));
+
 export function signed(value: Num | undefined, digits = 3): string {
   if (value === null || value === undefined) return none;
   return (value > 0 ? "+" : value < 0 ? "−" : "") + num(Math.abs(value), digits);

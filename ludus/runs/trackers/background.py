@@ -54,7 +54,7 @@ class TrackerProcess:
         }
         self._heard_at = 0.0
         self._has_opened = threading.Event()
-        self._num_behind = 0
+        self._num_behind = self._num_left_out = 0
         self._reason = ""
         """Why nothing can be sent to the tracker. Empty: it works."""
 
@@ -137,6 +137,11 @@ class TrackerProcess:
     def _hear(self, said: dict[str, Any]) -> None:
         self._heard_at = time.monotonic()
         self._num_behind = int(said["behind"])
+        if (left_out := int(said.get("left_out", 0))) > self._num_left_out:
+            self._num_left_out = left_out
+            logger.warning(
+                "%s: it refused %d episodes, and goes on without them: %s", self.tracker, left_out, said["why"]
+            )
         if said["event"] == "failed":
             self._fail(str(said["why"]))
         elif self._reason:

@@ -2,7 +2,8 @@
 
 Knows: the run store, its tracker.  Knows not: the run's process, agents.
 Invariants: what the tracker did not accept is sent again, also by a later process, which finds the position in the
-folder; while the run goes on, sending uses at most its share of a core, and metrics are sent before traces.
+folder; an episode that it refuses while it takes others is left out, and counted; while the run goes on, sending uses
+at most its share of a core, and metrics are sent before traces.
 
     runs/<name>/trackers/<tracker>.json  the tracker's id of the run, and the position up to which data was sent
                          <tracker>.log   output of the tracker's client
@@ -16,7 +17,7 @@ import json
 import os
 import select
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -38,6 +39,10 @@ _POLL_S = 1.0
 _LIVE_BATCH, _LAST_BATCH = 8, 64
 """Episodes sent at once: few during the run, as a batch must not take long; more at its end, as each batch costs a
 transaction."""
+_QUICK_S = 5.0
+"""A tracker that refuses what it is sent says so at once; one that is not there is waited for longer."""
+_MOST_REFUSED = 3
+"""So many refusals in a row are the tracker's own failure."""
 _KEPT_LINES = 64
 """Lines of metrics after which the position is stored: usually there are one or two."""
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 2.0, 60.0
@@ -92,6 +97,8 @@ class Follower:
         self._store = RunStore.look(run.folder, checks=False)
         self._at = Position.read(self._path)
         self._tracker: Tracker | None = None
+        self.num_left_out, self.why_left_out = 0, ""
+        """Episodes that the tracker refused while it took others, and what it said of the last of them."""
         self._begin_share()
 
     @property
@@ -181,12 +188,38 @@ class Follower:
             if per_step is None
             else self._store.rows(_OF_EACH_STEP, (*within, per_step, per_step, most))
         )
-        if rows:
-            tracker.add_episodes([TrackedEpisode(decode_episode(record), step) for _, step, record in rows])
+        began_s = time.monotonic()
+        try:
+            if rows:
+                tracker.add_episodes([_tracked(*row) for row in rows])
+        except Exception:  # one of them may be refused, or all together be too much
+            if len(rows) == 1 or time.monotonic() - began_s > _QUICK_S:
+                raise
+            self._tell_one_by_one(tracker, rows)
+            return True
         reached = rows[-1][0] if len(rows) == most else max(last, self._at.episode)
         if reached != self._at.episode:
             self._keep(replace(self._at, episode=reached, has_ended=False))
         return bool(rows)
+
+    def _tell_one_by_one(self, tracker: Tracker, rows: Sequence[tuple[int, int | None, bytes]]) -> None:
+        """Send each of these episodes by itself. Those that are refused are left out once a later one is taken. Raises
+        the tracker's error if none is taken after them."""
+        refused: list[Exception] = []
+        for num, step, record in rows:
+            try:
+                tracker.add_episodes([_tracked(num, step, record)])
+            except Exception as error:
+                refused.append(error)
+                if len(refused) == _MOST_REFUSED:
+                    break
+            else:
+                if refused:
+                    self.num_left_out, self.why_left_out = self.num_left_out + len(refused), _reason(refused[-1])
+                    refused = []
+                self._keep(replace(self._at, episode=num, has_ended=False))
+        if refused:
+            raise refused[0]
 
     def _newest(self) -> int:
         """Number of the last episode; 0 if there is none. Numbers have no gaps."""
@@ -230,11 +263,13 @@ def follow(follower: Follower, tell: Tell, wait: Callable[[float], bool]) -> Non
             is_more = follower.tell(is_last=is_last)
             if is_last and not is_more:
                 follower.close()
-            tell_if_new({"event": "told", "behind": 0 if is_last and not is_more else follower.num_behind})
+            behind = 0 if is_last and not is_more else follower.num_behind
+            lacks = {"left_out": follower.num_left_out, "why": follower.why_left_out} if follower.num_left_out else {}
+            tell_if_new({"event": "told", "behind": behind, **lacks})
             reason, pause_s = "", _FIRST_PAUSE_S
         except Exception as error:  # the boundary of the tracker: its client's errors are reported, and sending retried
             follower.drop()
-            reason = f"{type(error).__name__}: {error}"[:_MAX_REASON_CHARS]
+            reason = _reason(error)
             tell_failed()
             is_more = False
         if is_last and not is_more:
@@ -245,6 +280,14 @@ def follow(follower: Follower, tell: Tell, wait: Callable[[float], bool]) -> Non
                 tell_failed()
                 return
             pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
+
+
+def _tracked(_num: int, step: int | None, record: bytes) -> TrackedEpisode:
+    return TrackedEpisode(decode_episode(record), step)
+
+
+def _reason(error: Exception) -> str:
+    return f"{type(error).__name__}: {error}"[:_MAX_REASON_CHARS]
 
 
 def tracked_run(name: str, folder: Path, settings: TrackersSettings) -> TrackedRun:

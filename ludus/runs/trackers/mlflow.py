@@ -13,6 +13,7 @@ touched.
 from __future__ import annotations
 
 import json
+import math
 import os
 import re
 import time
@@ -149,7 +150,7 @@ def _info(
         assessments=[
             Feedback(name=name, value=float(value), source=source, trace_id=trace_id)
             for name, value in given.items()
-            if value is not None
+            if value is not None and math.isfinite(value)  # a server takes no other numbers here
         ],
     )
 
@@ -175,7 +176,7 @@ def _span(trace_id: str, span_id: str, parent_id: str | None, span: TreeSpan, la
         {"name": UNDECODED, "time_unix_nano": ended_at, "attributes": {"text": text}} for text in span.undecoded
     ]
     if span.error is not None:
-        error = {"exception.message": span.error, "exception.type": span.error.partition(":")[0][:MAX_LABEL_CHARS]}
+        error = {"exception.message": span.error, "exception.type": span.error_type}
         events.append({"name": "exception", "time_unix_nano": ended_at, "attributes": error})
     return Span.from_dict(
         {

@@ -98,6 +98,7 @@ class OtlpTracker(Tracker):
         episode = one.episode
         trace_id = uuid.uuid5(uuid.NAMESPACE_URL, f"{self.run_id}/{cut(episode.id)}/{episode.started_at}")
         labels = {f"ludus.{name}": value for name, value in labels_of(episode, self._name, one.step).items()}
+        labels["gen_ai.conversation.id"] = labels["ludus.episode"]
         return [self._span(trace_id, idx, span, labels) for idx, span in enumerate(episode_tree(episode))]
 
     def _span(self, trace: uuid.UUID, idx: int, span: TreeSpan, labels: Mapping[str, str], *, report: str = "") -> Any:
@@ -135,7 +136,7 @@ class OtlpTracker(Tracker):
         inputs = span.inputs if isinstance(span.inputs, Mapping) else {}
         found: dict[str, Any] = {
             "gen_ai.operation.name": _OPERATIONS.get(span.kind),
-            "error.type": None if span.error is None else span.error.partition(":")[0],
+            "error.type": None if span.error is None else span.error_type,
             **{f"ludus.{name}": _plain(value) for name, value in span.attributes.items()},
         }
         if span.kind == "run":
@@ -198,7 +199,9 @@ def _message(message: Mapping[str, Any]) -> dict[str, Any]:
     parts: list[dict[str, Any]] = []
     if role == "tool":
         parts.append({"type": "tool_call_response", "id": message.get("tool_call_id"), "response": content})
-    elif content:
+    if message.get("reasoning_content"):
+        parts.append({"type": "reasoning", "content": message["reasoning_content"]})
+    if role != "tool" and content:
         parts.append({"type": "text", "content": content})
     for call in message.get("tool_calls") or []:
         function = call.get("function", {})

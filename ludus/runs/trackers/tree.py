@@ -6,17 +6,20 @@ Invariants: every turn and every span of the episode is in the tree; a span lies
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 from ludus.runs.codec import map_texts, span_fields
+from ludus.runs.failures import line_of
 from ludus.runs.interactions import message_json, tool_json
 from ludus.runs.view import encodable
 from ludus.types import Episode, Message, Span
 
 MAX_CHARS = 20_000
 """Limit on each text, as viewers are for reading, and the conversation is repeated in every turn."""
+_NAME = re.compile(r"[A-Za-z_][\w.]{0,99}")
 UNDECODED = "Failed to decode tool call"
 MAX_LABEL_CHARS = 250
 """MLflow refuses tags above 8000 and shows less than this."""
@@ -31,6 +34,15 @@ class TreeSpan(Span):
     """Texts in an answer that began as tool calls and could not be parsed."""
     usage: tuple[int, int] | None = None
     """Tokens of the prompt and of the answer. None: not a request to a model."""
+
+    @property
+    def error_type(self) -> str:
+        """What kind of error it is: the exception's name, which is in the last line of a traceback; else how the
+        episode ended; `_OTHER`, as OpenTelemetry's conventions have it, if it has no name."""
+        name = line_of(self.error or "").partition(":")[0]
+        outcome = self.attributes.get("outcome")
+        kind = outcome["kind"] if isinstance(outcome, Mapping) else "_OTHER"
+        return name if _NAME.fullmatch(name) else str(kind)
 
 
 def episode_tree(episode: Episode) -> tuple[TreeSpan, ...]:

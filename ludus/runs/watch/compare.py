@@ -12,7 +12,7 @@ from statistics import fmean, stdev
 from typing import Any
 
 from ludus.runs.watch.outline import outline
-from ludus.runs.watch.run import WatchedRun
+from ludus.runs.watch.run import Evaluated, WatchedRun
 
 CONFIDENCE = 0.95
 FEW = 2
@@ -49,14 +49,15 @@ def compare_runs(a: WatchedRun, step_a: int | None, b: WatchedRun, step_b: int |
         at = step if step is not None else max(run.curves.steps, default=None)
         evaluated = run.evaluated(step)
         numbers = run.curves.at(at) if at is not None else {}
-        known = {"step": at, "evaluated_step": None if evaluated is None else evaluated[0]}
+        known = {"step": at, "evaluated_step": None if evaluated is None else evaluated.step}
         sides.append((outline(run.folder, run.id) | known, numbers))
         played.append(evaluated)
     (about_a, numbers_a), (about_b, numbers_b) = sides
     names = sorted(numbers_a.keys() | numbers_b.keys())
     asked = ((a, step_a), (b, step_b))
     missing = [_unplayed(*each) for each, evaluated in zip(asked, played, strict=True) if evaluated is None]
-    found = None if played[0] is None or played[1] is None else paired(played[0][1], played[1][1])
+    one, other = played
+    found = None if one is None or other is None else paired(one.rewards, other.rewards)
     why_not = " ".join(dict.fromkeys(missing)) or (
         "There is nothing to pair: fewer than two held-out rows were played by both. Compare runs with the same "
         "valid_dataset."
@@ -67,7 +68,30 @@ def compare_runs(a: WatchedRun, step_a: int | None, b: WatchedRun, step_b: int |
         "metrics": [{"name": name, "a": numbers_a.get(name), "b": numbers_b.get(name)} for name in names],
         "paired": found,
         "why_not": None if found is not None else why_not,
+        "notes": [] if one is None or other is None else _notes((a, one), (b, other)),
     }
+
+
+def _notes(*sides: tuple[WatchedRun, Evaluated]) -> list[str]:
+    """What the pairs do not show: sentences."""
+    (a, played_a), (b, played_b) = sides
+    notes = []
+    if a.held_out != b.held_out:
+        notes.append(
+            f"{a.id} and {b.id} name different held-out rows (valid_dataset). Rows are paired by their numbers: see "
+            "that row 0 of one is row 0 of the other."
+        )
+    for run, played in sides:
+        if played.num_unrewarded:
+            notes.append(
+                f"{run.id} at step {played.step}: episodes without a reward, because they failed or were rejected: "
+                f"{played.num_unrewarded:,} of {played.num_episodes:,}. A row's mean is that of its others; rows "
+                f"without any are left out: {len(played.unrewarded):,}."
+            )
+    known = [played.rewards.keys() | played.unrewarded for played in (played_a, played_b)]
+    if alone := len(known[0] ^ known[1]):
+        notes.append(f"Rows that only one of the two has played are left out: {alone:,}.")
+    return notes
 
 
 def _unplayed(run: WatchedRun, step: int | None) -> str:

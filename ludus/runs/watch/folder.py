@@ -6,6 +6,7 @@ Knows: where runs are.  Knows not: what is in them, HTTP.
 from __future__ import annotations
 
 import threading
+import time
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,9 @@ _DEPTH = 3
 _SEPARATOR = "~"
 """Replaces "/" in ids of runs, because ids are part of URLs."""
 _MARKS = ("run.db", "metrics.jsonl", "writer.lock")
+_IDLE_S = 600.0
+"""A run that nobody has asked for in this time is closed when another one is opened: what is kept of one may take a
+hundred megabytes, and its index is kept up to date."""
 
 
 class RunsFolder:
@@ -66,13 +70,20 @@ class RunsFolder:
                 self._open.pop(run_id).close()
                 known = None
             if known is None:
+                self._close_idle()
                 path = self.ids().get(run_id)
                 if path is None:
                     raise NotThereError(f"there is no run {run_id!r} in {str(self.path)!r}")
                 if not any((path / mark).is_file() for mark in _MARKS):
                     raise NotThereError(f"the run {run_id!r} has not begun yet")
                 self._open[run_id] = WatchedRun(path, run_id)
+            self._open[run_id].used_at = time.monotonic()
             return self._open[run_id]
+
+    def _close_idle(self) -> None:
+        since = time.monotonic() - _IDLE_S
+        for run_id in [run_id for run_id, run in self._open.items() if run.used_at < since]:
+            self._open.pop(run_id).close()
 
     def close(self) -> None:
         """Closing twice is allowed."""

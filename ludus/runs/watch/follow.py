@@ -1,7 +1,8 @@
 """Keeps the index of a run's episodes up to date with its run.db, on its own thread.
 
 Knows: the run store, the index.  Knows not: who queries the index.
-Invariant: the run is only read; what cannot be read is left out.
+Invariant: the run is only read; what cannot be read is left out; if following ends before it is closed, `problem` says
+why.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from pathlib import Path
 from ludus.errors import LudusError, UserError
 from ludus.runs.codec import decode_episode
 from ludus.runs.store import RunStore
-from ludus.runs.watch.index import COLUMNS, EpisodeIndex, ReadEpisode
+from ludus.runs.watch.index import COLUMNS, EpisodeIndex, ReadEpisode, index_error
 
 logger = logging.getLogger(__name__)
 
@@ -32,6 +33,8 @@ class IndexFollower:
     def __init__(self, folder: Path, open_store: Callable[[], RunStore]) -> None:
         """open_store: opens a reader of the run, which only this thread uses."""
         self.index = EpisodeIndex()
+        self.problem = ""
+        """Why episodes are missing. Empty: they are not, as far as is known."""
         self._open_store = open_store
         self._is_closing = threading.Event()
         self._is_begun, self._is_listed = threading.Event(), threading.Event()
@@ -70,9 +73,11 @@ class IndexFollower:
                     self._is_listed.set()
                     self._is_closing.wait(_POLL_S)
         except LudusError as error:  # the boundary of the thread: the page works without episodes
-            logger.warning("episodes are not shown: %s", error)
-        except Exception:
-            logger.exception("episodes are not shown")
+            self.problem = f"episodes are not shown: {error}"
+            logger.warning("%s", self.problem)
+        except Exception as error:
+            self.problem = f"not all episodes are shown, and no new ones: {index_error(error)}"
+            logger.exception("%s", self.problem)
         finally:
             self._is_begun.set()
             self._is_listed.set()

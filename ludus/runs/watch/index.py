@@ -12,12 +12,14 @@ from __future__ import annotations
 
 import re
 import shutil
+import sqlite3
 import tempfile
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from ludus.errors import UserError
 from ludus.runs.database import Database
 from ludus.runs.failures import kind_of
 from ludus.types import Episode, Message
@@ -106,10 +108,14 @@ class EpisodeIndex:
     """The index of a run. One thread adds, while any thread may query."""
 
     def __init__(self) -> None:
-        self._folder = Path(tempfile.mkdtemp(prefix="ludus-watch-"))  # accessible by its owner only
-        self._writer = Database.open(self._folder / "index.db")
-        self._writer.create(_SCHEMA)
-        self._reader = Database.open(self._folder / "index.db", reads_only=True)
+        """Raises UserError if it cannot be created."""
+        try:
+            self._folder = Path(tempfile.mkdtemp(prefix="ludus-watch-"))  # accessible by its owner only
+            self._writer = Database.open(self._folder / "index.db")
+            self._writer.create(_SCHEMA)
+            self._reader = Database.open(self._folder / "index.db", reads_only=True)
+        except (OSError, sqlite3.Error) as error:
+            raise UserError(index_error(error)) from error
 
     def close(self) -> None:
         """Closing twice is allowed."""
@@ -184,6 +190,14 @@ class EpisodeIndex:
     def num_unread(self) -> int:
         """Number of listed episodes that were not read yet."""
         return int(self.rows("SELECT count(*) FROM episodes WHERE is_read = 0")[0][0])
+
+
+def index_error(error: Exception) -> str:
+    """What is wrong if the index cannot be created or written, and what to do."""
+    return (
+        f"the index of episodes cannot be kept in {tempfile.gettempdir()!r} ({type(error).__name__}: {error}); free "
+        "some space there, or set TMPDIR to another folder, and start `ludus watch` again"
+    )
 
 
 def search_words(query: str) -> str | None:

@@ -85,7 +85,7 @@ def find_groups(index: EpisodeIndex, *, step: int | None) -> list[dict[str, Any]
     episodes of all steps."""
     where, values = _where(EpisodeQuery(step=step, is_eval=False))
     rows = index.rows(
-        f"SELECT group_id, step, task_id, num, id, reward FROM episodes WHERE {where} AND is_replaced = 0 "
+        f"SELECT group_id, step, task_id, num, id, outcome, reward FROM episodes WHERE {where} AND is_replaced = 0 "
         "ORDER BY num DESC LIMIT ?",
         (*values, -1 if step is not None else _MOST_MEMBERS),
     )[::-1]
@@ -95,17 +95,19 @@ def find_groups(index: EpisodeIndex, *, step: int | None) -> list[dict[str, Any]
     return [_group(members) for members in groups.values()]
 
 
-def find_failures(index: EpisodeIndex, *, most: int) -> list[dict[str, Any]]:
+def find_failures(index: EpisodeIndex, *, most: int, newest: int = -1) -> list[dict[str, Any]]:
     """Failures of training episodes, grouped by cause, the most frequent first, each with its first episode; those of
-    further causes together."""
+    further causes together. newest: among so many of the newest training episodes; -1: among all."""
     marks = ", ".join("?" * len(KINDS))
     grouped = (
-        "SELECT count(*) AS count, min(num) AS num, outcome FROM episodes JOIN previews USING (num) "
-        f"WHERE outcome IN ({marks}) AND is_eval = 0 GROUP BY outcome, failure ORDER BY count(*) DESC, min(num)"
+        "SELECT count(*) AS count, min(num) AS num, outcome FROM "
+        "(SELECT num, outcome FROM episodes WHERE is_eval = 0 ORDER BY num DESC LIMIT ?) JOIN previews USING (num) "
+        f"WHERE outcome IN ({marks}) GROUP BY outcome, failure ORDER BY count(*) DESC, min(num)"
     )
-    found = [_failure(index, *row) for row in index.rows(f"{grouped} LIMIT ?", (*KINDS, most))]
+    asked = (newest, *KINDS, most)
+    found = [_failure(index, *row) for row in index.rows(f"{grouped} LIMIT ?", asked)]
     rest = f"SELECT count(*), sum(count), min(num), outcome FROM ({grouped} LIMIT -1 OFFSET ?)"
-    for num_kinds, *row in index.rows(rest, (*KINDS, most)):
+    for num_kinds, *row in index.rows(rest, asked):
         if num_kinds:
             found.append({**_failure(index, *row), "reason": f"something else, of {num_kinds:,} kinds", "trace": ""})
     return found
@@ -269,4 +271,6 @@ def _group(members: Sequence[tuple[Any, ...]]) -> dict[str, Any]:
         "reward_std": spread,
         "flat": len(rewards) > 1 and are_equal(rewards),
         "episodes": [member[4] for member in members],
+        "outcomes": [member[5] for member in members],
+        "rewards": [member[6] for member in members],
     }

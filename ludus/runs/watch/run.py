@@ -13,7 +13,7 @@ import time
 from collections import OrderedDict
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -67,6 +67,20 @@ class NotThereError(UserError):
     """The requested object is not in the run."""
 
 
+@dataclass(frozen=True, slots=True)
+class Evaluated:
+    """An evaluation."""
+
+    step: int
+    rewards: Mapping[str, float]
+    """By task: the mean over its episodes that got a reward."""
+    unrewarded: frozenset[str]
+    """Tasks of which no episode got one."""
+    num_episodes: int
+    num_unrewarded: int
+    """Episodes without a reward, of all tasks."""
+
+
 class WatchedRun:
     """A run that is watched. Safe to use from several threads."""
 
@@ -76,6 +90,8 @@ class WatchedRun:
         Raises UserError if there is no run in the folder.
         """
         self.folder, self.id = folder, run_id
+        self.used_at = time.monotonic()
+        """When it was asked for last."""
         self._file = _file_of(folder)
         self.curves = Curves(folder)
         self._store = RunStore.look(folder, checks=False)
@@ -117,6 +133,7 @@ class WatchedRun:
         return state_of(self.folder)
 
     def position(self) -> Position:
+        self.used_at = time.monotonic()  # who listens to its events asks again and again
         self.curves.update()
         return Position(self.curves.num_lines, self.num_episodes, self.state)
 
@@ -132,7 +149,7 @@ class WatchedRun:
             "metrics": self.curves.names,
             "steps": self.curves.steps,
             "evaluations": self._evaluations([name for name in self.curves.names if name.startswith(_EVAL)]),
-            "damage": [*self._damage, *why],
+            "damage": [*self._damage, *why, *filter(None, [self._follower.problem])],
             "algorithm": _algorithm(config),
             "checkpoints": self._checkpoints(),
             "models": self.models(),
@@ -159,8 +176,19 @@ class WatchedRun:
         index = self._listed()
         newest = f"(SELECT num, outcome FROM episodes WHERE is_eval = 0 ORDER BY num DESC LIMIT {_NEWEST})"
         outcomes = dict(index.rows(f"SELECT outcome, count(*) FROM {newest} GROUP BY outcome"))
-        failures = find_failures(index, most=_MOST_FAILURES)
-        observed = Observed(self.id, self.curves.points, outcomes, failures, self._fork_counts(), self.state)
+        best = index.rows(
+            "SELECT reward FROM episodes WHERE is_eval = 0 AND reward IS NOT NULL ORDER BY reward DESC LIMIT 1"
+        )
+        observed = Observed(
+            self.id,
+            self.curves.points,
+            outcomes=outcomes,
+            failing=find_failures(index, most=_MOST_FAILURES, newest=_NEWEST),
+            failures=find_failures(index, most=_MOST_FAILURES),
+            forks=self._fork_counts(),
+            best_reward=best[0][0] if best else None,
+            state=self.state,
+        )
         return {"findings": [each.as_json() for each in findings(observed)]}
 
     def failures(self) -> Json:
@@ -277,19 +305,31 @@ class WatchedRun:
                 self._decode, self._looked_for_model = decoder_of(self._store), True
             return self._decode
 
-    def evaluated(self, step: int | None) -> tuple[int, dict[str, float]] | None:
-        """Step and mean rewards by task of the evaluation at `step`, or of the last one. None: there is none."""
+    def evaluated(self, step: int | None) -> Evaluated | None:
+        """The evaluation at `step`, or the last one. None: there is none."""
         index = self._listed()
-        sql = "SELECT max(step) FROM episodes WHERE is_eval = 1 AND reward IS NOT NULL AND (? IS NULL OR step = ?)"
-        ((found,),) = index.rows(sql, (step, step))
+        # an evaluation that was played again, after a resume, is the newer one; what was lost was played again too
+        played = "is_eval = 1 AND is_replaced = 0 AND outcome <> 'lost' AND (? IS NULL OR step = ?)"
+        ((found,),) = index.rows(f"SELECT max(step) FROM episodes WHERE {played} AND reward IS NOT NULL", (step, step))
         if found is None:
             return None
         rows = index.rows(
-            "SELECT task_id, avg(reward) FROM episodes WHERE is_eval = 1 AND reward IS NOT NULL AND step = ? "
-            "GROUP BY task_id",
-            (found,),
+            f"SELECT task_id, avg(reward), count(*), count(reward) FROM episodes WHERE {played} GROUP BY task_id",
+            (found, found),
         )
-        return found, dict(rows)
+        return Evaluated(
+            step=found,
+            rewards={task: mean for task, mean, _, _ in rows if mean is not None},
+            unrewarded=frozenset(task for task, mean, _, _ in rows if mean is None),
+            num_episodes=sum(num for _, _, num, _ in rows),
+            num_unrewarded=sum(num - num_rewards for _, _, num, num_rewards in rows),
+        )
+
+    @property
+    def held_out(self) -> tuple[Any, Any]:
+        """Where the held-out rows are from, by the run's configuration."""
+        given = self._config()[0].get("valid_dataset")
+        return (given.get("path"), given.get("mix")) if isinstance(given, dict) else (None, None)
 
     def evaluated_steps(self) -> list[int]:
         """Steps after which held-out rows were played and got rewards."""

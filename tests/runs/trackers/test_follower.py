@@ -25,7 +25,9 @@ class Noted(Tracker):
 
     most_per_step: int | None = None
 
-    def __init__(self, refuses: Sequence[bool] = ()) -> None:
+    def __init__(self, refuses: Sequence[bool] = (), *, dislikes: Sequence[str] = (), most: int = 64) -> None:
+        """dislikes: episodes that it refuses, whatever comes with them.  most: more at once are too many."""
+        self._dislikes, self._most = dislikes, most
         self.run_id = "noted"
         self.opened: list[str | None] = []
         self.metrics: list[tuple[int, dict[str, float]]] = []
@@ -44,6 +46,9 @@ class Noted(Tracker):
         self.metrics.append((step, dict(metrics)))
 
     def add_episodes(self, episodes: Sequence[TrackedEpisode]) -> None:
+        disliked = [one.episode.id for one in episodes if one.episode.id in self._dislikes]
+        if disliked or len(episodes) > self._most:
+            raise ValueError(f"413: {disliked or len(episodes)}")
         self.episodes += [(one.episode.id, one.step) for one in episodes]
 
     def end(self, summary: Mapping[str, Any], report: Report) -> None:
@@ -127,6 +132,33 @@ def test_a_tracker_that_fails_at_the_end_is_not_waited_for(store: RunStore) -> N
     later = Noted()
     told(store, later)
     assert later.episodes == [("ep-1", 1), ("ep-2", 1)]
+
+
+def test_an_episode_that_is_refused_does_not_hold_up_the_others(store: RunStore) -> None:
+    """It is left out as soon as a later one is taken, and counted; the next process does not send it again."""
+    for number in range(1, 7):
+        store.add_episode(episode_of(number), step=1)
+    store.write_summary(SUMMARY)
+    tracker = Noted(dislikes=("ep-2", "ep-3", "ep-5"))
+    said = told(store, tracker, True)
+    assert [name for name, _ in tracker.episodes] == ["ep-1", "ep-4", "ep-6"] and tracker.ended == [SUMMARY]
+    assert said[-1] == {"event": "told", "behind": 0, "left_out": 3, "why": "ValueError: 413: ['ep-5']"}
+    again = Noted()
+    told(store, again, True)
+    assert again.episodes == []
+
+
+def test_a_tracker_that_refuses_all_is_no_fault_of_the_episodes(store: RunStore) -> None:
+    """Nothing is left out; what is too much at once is taken one by one; the last one is not given up."""
+    for number in range(1, 7):
+        store.add_episode(episode_of(number), step=1)
+    said = told(store, Noted(dislikes=[f"ep-{number}" for number in range(1, 7)]), True)
+    assert said[-1]["event"] == "failed" and said[-1]["behind"] == 6
+    said = told(store, Noted(most=1, dislikes=["ep-6"]), True)
+    assert said[-1] == {"event": "failed", "why": "ValueError: 413: ['ep-6']", "behind": 1}
+    tracker = Noted()
+    told(store, tracker, True)
+    assert tracker.episodes == [("ep-6", 1)]
 
 
 def test_a_part_of_each_step(store: RunStore) -> None:

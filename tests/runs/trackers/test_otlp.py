@@ -9,6 +9,8 @@ from typing import Any
 
 import pytest
 
+from ludus.runs.interactions import message_json
+from ludus.runs.trackers.otlp import _messages
 from ludus.types import Episode, Message
 from tests.runs.trackers.collector import Collected, collector, values_of
 from tests.runs.trackers.conftest import SUMMARY, tracked, with_tools
@@ -86,6 +88,14 @@ def test_an_answer_says_what_was_asked_and_used(collected: Collected) -> None:
     assert answer["parts"][0] == {"type": "text", "content": turn.reply.content}
     assert (answer["role"], answer["finish_reason"]) == ("assistant", turn.finish_reason)
     assert span.end_time_unix_nano - span.start_time_unix_nano == pytest.approx(0.4e9, abs=1e3)
+
+
+def test_a_conversation_is_an_episode(collected: Collected) -> None:
+    """All of its spans have its id; thinking is a part of a message, before what was said."""
+    assert {values_of(span.attributes)["gen_ai.conversation.id"] for span in spans_of(collected, "1")} == {"ep-1"}
+    thought = Message("assistant", "4", reasoning="2 and 2")
+    (message,) = json.loads(_messages([message_json(thought)]))
+    assert message["parts"] == [{"type": "reasoning", "content": "2 and 2"}, {"type": "text", "content": "4"}]
 
 
 def test_tools_rewards_and_failures(collected: Collected) -> None:

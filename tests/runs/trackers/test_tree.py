@@ -4,6 +4,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import asdict, replace
 from typing import Any
 
+import pytest
+
 from ludus.runs.trackers.conversation import conversation
 from ludus.runs.trackers.mlflow import _allowed
 from ludus.runs.trackers.tree import episode_tree, labels_of
@@ -35,6 +37,24 @@ def test_half_a_character_is_no_text_that_a_client_refuses() -> None:
     for text in texts_of([told, conversation(episode), labels_of(episode, "run", 1)]):
         text.encode()
     assert any("\U0001f600" in text for text in texts_of(told)), "whole ones stay"
+
+
+@pytest.mark.parametrize(
+    ("outcome", "name"),
+    [
+        (
+            Outcome("failed", "Traceback (most recent call last):\n  File …\nhttpx.ReadTimeout: no answer"),
+            "httpx.ReadTimeout",
+        ),
+        (Outcome("failed", "KeyError: 'x'"), "KeyError"),
+        (Outcome("timeout", "the agent took longer than rollout.episode_timeout_s=5.0"), "timeout"),
+        (Outcome("lost", ""), "lost"),
+    ],
+)
+def test_an_error_is_named_by_its_exception(outcome: Outcome, name: str) -> None:
+    """Not by the first words of a traceback, under which viewers would put all errors together."""
+    run, *_ = episode_tree(replace(rich_episode(), outcome=outcome))
+    assert run.error_type == name
 
 
 def test_names_that_mlflow_would_refuse_are_changed() -> None:

@@ -5,8 +5,11 @@ import os
 import random
 import shutil
 import sqlite3
+import tempfile
 import threading
 from collections.abc import Sequence
+from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
@@ -255,6 +258,37 @@ def test_two_moments_are_compared_on_the_same_rows(watched: Watched) -> None:
         shutil.rmtree(watched.folder.parent / "other")
 
 
+def write_evaluations(root: Path, name: str, path: str, *evaluations: dict[str, float | None]) -> None:
+    """A run that played held-out rows at step 4, and after a resume again if there are several. None: failed."""
+    with RunStore.create(root, name, f"model: {{path: x}}\nvalid_dataset: {{path: '{path}', mix: {{}}}}\n") as store:
+        store.add_metrics(9, {"rollout/reward": 0.5})
+        for rewards in evaluations:
+            for seed, (task, reward) in enumerate(rewards.items()):
+                kind = "ok" if reward is not None else "failed"
+                episode = episode_of(seed, reward=reward, is_eval=True, kind=kind)
+                store.add_episode(replace(episode, id=f"e000004-{task}", task_id=f"eval-{task}"), step=4)
+
+
+def test_pairs_say_what_they_are_of_and_what_they_lack(tmp_path: Path) -> None:
+    """An evaluation that was played again after a resume counts once; rows without a reward, rows of one side alone and
+    other held-out rows are named."""
+    write_evaluations(tmp_path, "a", "rows.py:held_out", {"row0": 0.0, "row1": 0.0}, {"row0": 1.0, "row1": 0.5})
+    write_evaluations(
+        tmp_path, "b", "other.py:rows", {"row0": 0.5, "row1": 0.5, "row2": 0.25, "row3": None, "row4": None}
+    )
+    with watching(tmp_path) as both:
+        found: Any = both.get("compare", a="a", b="b")
+        alike: Any = both.get("compare", a="a", b="a")
+    assert (found["paired"]["mean_a"], found["paired"]["mean_b"], found["paired"]["rows"]) == (0.75, 0.5, 2)
+    assert (found["a"]["step"], found["a"]["evaluated_step"]) == (9, 4)
+    other, lacking, alone = found["notes"]
+    assert "a and b name different held-out rows" in other
+    assert lacking.startswith("b at step 4: episodes without a reward") and "rejected: 2 of 5." in lacking
+    assert lacking.endswith("rows without any are left out: 2.")
+    assert alone == "Rows that only one of the two has played are left out: 3."
+    assert alike["notes"] == []
+
+
 @pytest.mark.parametrize(
     ("path", "status", "says"),
     [
@@ -417,6 +451,22 @@ def test_a_run_that_is_begun_again_in_its_folder_is_shown(tmp_path: Path) -> Non
         assert [row["id"] for row in episodes(watched)["episodes"]] == ["ep-7"]
 
 
+def test_runs_that_nobody_looks_at_any_more_are_closed(tmp_path: Path) -> None:
+    """When another one is opened, and not while anybody listens to their events; who asks again has them again."""
+    for name in ("a", "b", "c"):
+        RunStore.create(tmp_path, name, "model: {path: x}\n").close()
+    with closing(RunsFolder(tmp_path)) as folder:
+        first, second = folder.run("a"), folder.run("b")
+        for run in (first, second):
+            run.used_at -= 3600
+        second.position()
+        folder.run("c")
+        assert folder.run("b") is second and folder.run("a") is not first
+        with pytest.raises(sqlite3.ProgrammingError):
+            first.overview()
+        assert folder.run("a").overview()["name"] == "a"
+
+
 def test_reasons_that_are_not_read_yet_are_counted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Why episodes ended stands in their records, which are read one after the other: the page asks until all are."""
     monkeypatch.setattr(follow, "_READ_AT_ONCE", 0)
@@ -426,6 +476,24 @@ def test_reasons_that_are_not_read_yet_are_counted(tmp_path: Path, monkeypatch: 
         monkeypatch.undo()
         wait_for(lambda: watched.get("runs/run/failures")["num_unread"] == 0)
         assert sum(each["count"] for each in watched.get("runs/run/failures")["failures"])  # type: ignore[attr-defined]
+
+
+def test_an_index_that_cannot_be_written_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As where the disk of temporary files is full: the page says why episodes are missing, and what to do."""
+
+    def full(*_: object) -> None:
+        raise sqlite3.OperationalError("database or disk is full")
+
+    monkeypatch.setattr(EpisodeIndex, "read", full)
+    with watching(write_run(tmp_path)) as watched:
+        wait_for(lambda: bool(watched.get("runs/run")["damage"]))
+        (said,) = watched.get("runs/run")["damage"]  # type: ignore[misc]
+        assert "not all episodes are shown" in said and "disk is full" in said and "TMPDIR" in said
+        assert watched.get("runs/run/episodes")["total"]
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "nowhere"))
+    with watching(tmp_path) as watched:
+        answer = watched.client.get("/api/runs/run")
+        assert answer.status_code == 500 and "set TMPDIR to another folder" in answer.json()["detail"]
 
 
 def test_what_is_read_while_a_page_is_made_is_counted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

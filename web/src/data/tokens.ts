@@ -3,6 +3,7 @@ import { useEffect, useRef, useState } from "preact/hooks";
 import { whenAskedAgain } from "./connection";
 import { ApiError, get, route } from "./source";
 import type { Num, Token, TokensPage } from "./types";
+import { visible } from "../format";
 
 const PAGE = 2000;
 const SHOWN_MS = 250; // between two times that what has come is shown: all of it is coloured anew
@@ -61,10 +62,13 @@ export function useTokens(run: string, episode: string, turn: string, promptOnly
   return loaded;
 }
 
-/** What is shown for a token: white space that would not be seen gets a sign. */
+const narrow = /[\u00ad\u200b-\u200f\u2060\ufeff]/g; // have no width: a token of one could not be pointed at
+
+/** What is shown for a token: what would not be seen gets a sign. */
 export function shown(token: Token): string {
   if (token.text === null || token.text === "") return `‹${token.id}›`;
-  return token.text.replaceAll("\r", "␍").replaceAll("\n", "⏎").replaceAll("\t", "⇥");
+  const text = token.text.replaceAll("\r", "␍").replaceAll("\n", "⏎").replaceAll("\t", "⇥");
+  return visible(text).replace(narrow, (sign) => `‹U+${sign.charCodeAt(0).toString(16).toUpperCase()}›`);
 }
 
 const isWide = (text: string) =>

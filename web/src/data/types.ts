@@ -113,7 +113,10 @@ export interface GroupRow {
   reward_mean: Num;
   reward_std: Num;
   flat: boolean;
+  /** Ids of its members, and of each how it ended and its reward. */
   episodes: string[];
+  outcomes: string[];
+  rewards: Num[];
 }
 
 export interface ToolCall {
@@ -223,7 +226,10 @@ export interface StepPage {
 export interface ComparedRun {
   id?: string;
   name?: string;
+  /** Of its metrics. */
   step?: Num;
+  /** Of the evaluation in the pairs, which may be an earlier one. */
+  evaluated_step?: Num;
   [key: string]: unknown;
 }
 export interface Comparison {
@@ -239,6 +245,8 @@ export interface Comparison {
     tasks: { task_id: string; a: number; b: number }[];
   };
   why_not?: string | null;
+  /** What the pairs leave out, in sentences. */
+  notes?: string[];
 }
 
 export interface Sample {

@@ -1,7 +1,7 @@
 /** Small things that every view uses. */
 import type { ComponentChildren } from "preact";
 import { outcomeColour, outcomeSign, variable } from "../colour";
-import { signed, num } from "../format";
+import { plain, signed } from "../format";
 import { keyOf } from "../keys";
 import { retryNow } from "../data/connection";
 import type { Num, RunState } from "../data/types";
@@ -148,7 +148,7 @@ export function Choice<T extends string>(props: {
 export function Tree({ value, depth = 0 }: { value: unknown; depth?: number }) {
   if (value === null || value === undefined) return <span class="faint">–</span>;
   if (typeof value !== "object")
-    return <span class="value">{typeof value === "number" ? num(value) : String(value)}</span>;
+    return <span class="value">{typeof value === "number" ? plain(value) : String(value)}</span>;
   const entries = Object.entries(value);
   if (!entries.length) return <span class="faint">{Array.isArray(value) ? "[]" : "{}"}</span>;
   if (Array.isArray(value) && value.every((each) => typeof each !== "object"))

@@ -4,7 +4,7 @@ import { useLayoutEffect, useMemo, useRef, useState } from "preact/hooks";
 import { TokenStrip } from "./TokenStrip";
 import { shown, useLines, type Loaded, type Scale } from "../data/tokens";
 import type { Token } from "../data/types";
-import { count, exact } from "../format";
+import { count, exact, visible } from "../format";
 import { keyOf } from "../keys";
 
 const LINE = 22;
@@ -185,6 +185,6 @@ export function TokenText(props: {
 }
 
 /** A text of tokens in a few lines, without numbers: for a title or a label. */
-export const preview = (token: Token) => JSON.stringify(token.text ?? `#${token.id}`);
+export const preview = (token: Token) => visible(JSON.stringify(token.text ?? `#${token.id}`));
 export const probability = (logprob: number | null | undefined) =>
   logprob === null || logprob === undefined ? "" : `p ${exact(Math.exp(logprob), 4)}`;

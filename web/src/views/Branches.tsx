@@ -5,7 +5,7 @@ import { ColouredTokens, Details } from "./Tokens";
 import { Empty, Missing, Panel } from "../parts/Basics";
 import { isReport, post, route, useGet } from "../data/source";
 import type { Alternatives, Branch, Episode, Run, Sample, Token } from "../data/types";
-import { ago, num } from "../format";
+import { ago, num, visible } from "../format";
 import { links } from "../router";
 
 const POLL_MS = 1000;
@@ -158,7 +158,7 @@ function Column({ run, id, isThis }: { run: Run; id: string; isThis: boolean }) 
       {branch.edit ? (
         <div class="edit">
           <small>message {branch.edit.message_index + 1} became</small>
-          <div class="content">{branch.edit.content}</div>
+          <div class="content">{visible(branch.edit.content)}</div>
         </div>
       ) : (
         <p class="faint">Nothing was changed.</p>
@@ -214,7 +214,11 @@ function Answered(props: { run: Run; branch: Branch; at: number; sample: Sample;
         <SampleTokens tokens={sample.tokens} />
       ) : (
         <div class="what">
-          {sample.reply ? <MessageText message={sample.reply} /> : <div class="content">{sample.text || "…"}</div>}
+          {sample.reply ? (
+            <MessageText message={sample.reply} />
+          ) : (
+            <div class="content">{visible(sample.text || "…")}</div>
+          )}
         </div>
       )}
     </li>

@@ -5,6 +5,7 @@ import { Empty } from "../parts/Basics";
 import { newestModel, post, route } from "../data/source";
 import { events } from "../data/stream";
 import type { Run, Token } from "../data/types";
+import { visible } from "../format";
 import { keyOf } from "../keys";
 import { setQuery, type Query } from "../router";
 
@@ -212,7 +213,11 @@ function Saying({ said }: { said: Said }) {
           </button>
         )}
       </div>
-      {isOpen && said.tokens ? <SampleTokens tokens={said.tokens} /> : <div class="what content">{said.content}</div>}
+      {isOpen && said.tokens ? (
+        <SampleTokens tokens={said.tokens} />
+      ) : (
+        <div class="what content">{visible(said.content)}</div>
+      )}
     </div>
   );
 }

@@ -4,12 +4,14 @@ import { Empty, Figure, Missing, Panel } from "../parts/Basics";
 import { Typed } from "../parts/Typed";
 import { VirtualList } from "../parts/VirtualList";
 import { route, useGet } from "../data/source";
-import type { ComparedRun, Comparison, Run, RunRow } from "../data/types";
+import type { ComparedRun, Comparison, Num, Run, RunRow } from "../data/types";
 import { num, plural, signed } from "../format";
 import { useKeys } from "../keys";
 import { links, setQuery, type Query } from "../router";
 
 const FEW_ROWS = 10;
+/** With fewer, all rows may point one way by chance: in one of 16 comparisons of five that differ in nothing. */
+const LEAST_ROWS = 6;
 type Side = "a" | "b";
 
 function Chooser({ side, query, runs }: { side: Side; query: Query; runs: RunRow[] }) {
@@ -50,8 +52,8 @@ function Chooser({ side, query, runs }: { side: Side; query: Query; runs: RunRow
   );
 }
 
-const nameOf = (run: ComparedRun, fallback: string) =>
-  `${run.name ?? run.id ?? fallback}${run.step === null || run.step === undefined ? "" : `, step ${run.step}`}`;
+const nameOf = (run: ComparedRun, step: Num | undefined, fallback: string) =>
+  `${run.name ?? run.id ?? fallback}${step === null || step === undefined ? "" : `, step ${step}`}`;
 
 export function Compare({ query }: { query: Query }) {
   const list = useGet<{ runs: RunRow[] }>(route(["runs"]));
@@ -90,23 +92,39 @@ export function Compare({ query }: { query: Query }) {
       {found && (
         <>
           {found.paired ? (
-            <Paired paired={found.paired} a={nameOf(found.a, a!)} b={nameOf(found.b, b!)} />
+            <Paired
+              paired={found.paired}
+              a={nameOf(found.a, found.a.evaluated_step, a!)}
+              b={nameOf(found.b, found.b.evaluated_step, b!)}
+              notes={found.notes ?? []}
+            />
           ) : (
             <p class="notice">{found.why_not}</p>
           )}
-          <Metrics found={found} a={nameOf(found.a, a!)} b={nameOf(found.b, b!)} words={query.name ?? ""} />
+          <Metrics
+            found={found}
+            a={nameOf(found.a, found.a.step, a!)}
+            b={nameOf(found.b, found.b.step, b!)}
+            words={query.name ?? ""}
+          />
         </>
       )}
     </>
   );
 }
 
-function Paired({ paired, a, b }: { paired: NonNullable<Comparison["paired"]>; a: string; b: string }) {
+function Paired(props: { paired: NonNullable<Comparison["paired"]>; a: string; b: string; notes: string[] }) {
+  const { paired, a, b } = props;
   const [low, high] = paired.interval;
-  const isClear = low > 0 || high < 0;
+  const isEnough = paired.rows >= LEAST_ROWS;
+  const isClear = isEnough && (low > 0 || high < 0);
   const reach = 1.25 * Math.max(Math.abs(low), Math.abs(high)) || 1; // where all pairs agree nothing says how far
   const x = (value: number) => 50 + (50 * value) / reach;
-  const verdict = isClear ? `${paired.difference > 0 ? b : a} is better` : "no clear difference";
+  const verdict = isClear
+    ? `${paired.difference > 0 ? b : a} is better`
+    : isEnough
+      ? "no clear difference"
+      : "too few rows to tell";
   const caveat = paired.rows < FEW_ROWS ? `of ${paired.rows} rows only: with so few, intervals are rough` : undefined;
   return (
     <Panel title="On the same held-out rows" side={plural(paired.rows, "row")} class="paired">
@@ -116,6 +134,11 @@ function Paired({ paired, a, b }: { paired: NonNullable<Comparison["paired"]>; a
         <Figure label="B − A" value={signed(paired.difference)} note={`95 %: ${signed(low)} to ${signed(high)}`} />
         <Figure label="Verdict" value={verdict} note={caveat} />
       </dl>
+      {props.notes.map((note) => (
+        <p class="notice" key={note}>
+          {note}
+        </p>
+      ))}
       <svg
         class="interval"
         viewBox="0 0 100 16"

@@ -8,7 +8,7 @@ import { TurnGraph } from "../parts/TurnGraph";
 import { holds, route, useGet } from "../data/source";
 import { leaves } from "../data/turns";
 import type { Episode, Run, Turn } from "../data/types";
-import { ago, count, num, plural, reasonText, seconds, signed } from "../format";
+import { ago, count, num, plural, reasonText, seconds, signed, visible } from "../format";
 import { useKeys } from "../keys";
 import { go, links, setQuery, type Query } from "../router";
 
@@ -123,7 +123,7 @@ function Head({ run, episode, tab, by }: { run: Run; episode: Episode; tab: stri
         <Others run={run} title="Siblings" of={episode.siblings} current={episode.id} tab={tab} by={by} />
         <Others run={run} title="Attempts" of={episode.attempts} current={episode.id} tab={tab} by={by} />
       </dl>
-      {episode.reason && <p class="reason">{episode.reason}</p>}
+      {episode.reason && <p class="reason">{visible(episode.reason)}</p>}
       {Object.keys(more).length > 0 && (
         <details class="more">
           <summary>What the agent reported</summary>
@@ -206,7 +206,7 @@ function TurnFigures({ turn }: { turn: Turn }) {
       {turn.fork && (
         <div>
           <dt>fork</dt>
-          <dd>{[reasonText(turn.fork.reason), turn.fork.detail].filter(Boolean).join(": ")}</dd>
+          <dd>{visible([reasonText(turn.fork.reason), turn.fork.detail].filter(Boolean).join(": "))}</dd>
         </div>
       )}
     </dl>

@@ -7,7 +7,7 @@ import { VirtualList } from "../parts/VirtualList";
 import { useEpisodeCount, useGetRead, useRounds } from "../data/live";
 import { get, holds, isReport, route, useGet } from "../data/source";
 import type { EpisodeRow, EpisodesPage, Run } from "../data/types";
-import { count, num, plural } from "../format";
+import { count, num, plural, visible } from "../format";
 import { useKeys } from "../keys";
 import { go, links, setQuery, type Query } from "../router";
 
@@ -233,8 +233,8 @@ function List(props: {
                 {row.staleness_max || ""}
                 {row.staleness_max ? <span class="unseen"> versions stale</span> : null}
               </span>
-              <span class="task">{row.task_id ?? row.id}</span>
-              <span class="text">{row.reason ? <em>{row.reason}</em> : row.first_text}</span>
+              <span class="task">{visible(row.task_id ?? row.id)}</span>
+              <span class="text">{row.reason ? <em>{visible(row.reason)}</em> : visible(row.first_text ?? "")}</span>
             </a>
           );
         }}

@@ -7,7 +7,7 @@ import { useSeen } from "../parts/seen";
 import { get, holds, isReport, route, useGet } from "../data/source";
 import { conversation, type Line } from "../data/turns";
 import type { Episode, EpisodeRow, EpisodesPage, Message, Run } from "../data/types";
-import { num, plural, signed } from "../format";
+import { num, plural, signed, visible } from "../format";
 import { useKeys } from "../keys";
 import { links, setQuery, usePlace } from "../router";
 
@@ -228,7 +228,7 @@ function Member({ run, row, member, base, width, onBase }: MemberProps) {
         />
       )}
       {member && base && first < 0 && !isBase && <p class="faint">Says the same, word by word.</p>}
-      {member?.reason && <p class="reason">{member.reason}</p>}
+      {member?.reason && <p class="reason">{visible(member.reason)}</p>}
     </article>
   );
 }

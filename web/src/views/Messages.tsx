@@ -5,6 +5,7 @@ import { differences } from "../data/diff";
 import { chain, conversation, type Line } from "../data/turns";
 import { Flow } from "../parts/Flow";
 import type { Episode, Message, Run, Turn } from "../data/types";
+import { visible } from "../format";
 import { links } from "../router";
 
 /** JSON with line breaks where it is long; text that is not JSON stays as it was sampled. */
@@ -63,9 +64,11 @@ export function heightOf(message: Message, width: number): number {
 export function MessageText({ message, beside }: { message: Message; beside?: Message }) {
   const show = (text: string, other: string | null | undefined): ComponentChildren =>
     beside ? (
-      differences(text, other ?? "").map((piece, at) => (piece.same ? piece.text : <mark key={at}>{piece.text}</mark>))
+      differences(visible(text), visible(other ?? "")).map((piece, at) =>
+        piece.same ? piece.text : <mark key={at}>{piece.text}</mark>,
+      )
     ) : (
-      <Long text={text} />
+      <Long text={visible(text)} />
     );
   const calls = message.tool_calls ?? [];
   return (

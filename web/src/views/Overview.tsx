@@ -9,21 +9,20 @@ import { useGetRead, useLive, useRounds } from "../data/live";
 import { useSeries } from "../data/series";
 import { route, useGet, type Answer } from "../data/source";
 import type { FailuresFound, Finding, Ledger, Metrics, Num, Run } from "../data/types";
-import { count, num, reasonText, seconds } from "../format";
+import { count, num, reasonText, seconds, visible } from "../format";
 import { links, type Query } from "../router";
 
+const size = (value: Num) =>
+  value === null ? "–" : value < 4096 ? count(value) + " MiB" : num(value / 1024, 1) + " GiB";
 const figures: [string, string, (value: Num) => string][] = [
   ["Reward", "rollout/reward", num],
   ["Success", "rollout/success", num],
   ["Entropy", "train/entropy", num],
   ["Staleness", "staleness/mean_versions", num],
-  ["Sampled", "rollout/tokens_per_s", (value) => count(value) + " tok/s"],
-  ["Trained", "train/tokens_per_s", (value) => count(value) + " tok/s"],
-  [
-    "Memory",
-    "memory/rss_mb",
-    (value) => (value === null ? "–" : value < 4096 ? count(value) + " MiB" : num(value / 1024, 1) + " GiB"),
-  ],
+  ["Sampled tokens/s", "rollout/tokens_per_s", count],
+  ["Trained tokens/s", "train/tokens_per_s", count],
+  ["Memory", "memory/rss_mb", size],
+  ["Card, at most", "memory/peak_card_mb", size],
 ];
 const timeColours: Record<string, string> = {
   rollout_s: "s1",
@@ -31,9 +30,12 @@ const timeColours: Record<string, string> = {
   measure_s: "s3",
   batch_s: "s5",
   publish_s: "s4",
-  checkpoint_s: "s6",
+  teacher_s: "s6",
+  checkpoint_s: "muted",
   eval_s: "quiet",
 };
+/** Parts of a step; the two others are of all of it, and of all steps. */
+const isPart = (name: string) => /^time\/.+_s$/.test(name) && !/^time\/(step|train_total)_s$/.test(name);
 const BETWEEN_STEPS = "time/eval_s";
 const EPISODES_MS = 30_000; // between looks at health while no step comes: it reads all episodes that ended badly
 const ledgerColours = ["s2", "s4", "s5", "s6", "s3", "quiet"];
@@ -45,13 +47,7 @@ const known = (values: Num[] | undefined) => (values ?? []).filter((value): valu
 const sum = (values: number[]) => values.reduce((a, b) => a + b, 0);
 
 export function Overview({ run, query }: { run: Run; query: Query }) {
-  const times = useMemo(
-    () =>
-      Object.keys(timeColours)
-        .map((name) => "time/" + name)
-        .filter((name) => run.metrics.includes(name)),
-    [run],
-  );
+  const times = useMemo(() => run.metrics.filter(isPart), [run]);
   const names = useMemo(
     () => [...figures.map(([, name]) => name).filter((name) => run.metrics.includes(name)), ...times, "time/step_s"],
     [run],
@@ -118,7 +114,7 @@ function Health({ run, round }: { run: Run; round: number }) {
           <li key={finding.kind + finding.text} class={finding.severity}>
             <b>{words[finding.severity] ?? finding.severity}</b>
             <span>
-              {finding.text}{" "}
+              {visible(finding.text)}{" "}
               {finding.evidence && (
                 <a href={finding.evidence}>
                   Show me<span class="unseen">: {finding.kind.replaceAll("_", " ")}</span>

@@ -1,16 +1,15 @@
 /** One step: its groups with the rewards of their members, its numbers, and its loss beside the sum over its tokens. */
-import { useMemo, useState } from "preact/hooks";
+import { useState } from "preact/hooks";
 import { Empty, Figure, Missing, Panel, Tree } from "../parts/Basics";
 import { VirtualList } from "../parts/VirtualList";
 import { outcomeColour, variable } from "../colour";
 import { get, holds, route, useGet } from "../data/source";
-import type { Episode, EpisodeRow, EpisodesPage, GroupRow, Run, StepPage, TokensPage } from "../data/types";
+import type { Episode, GroupRow, Run, StepPage, TokensPage } from "../data/types";
 import { count, exact, num, plural, seconds } from "../format";
 import { useKeys } from "../keys";
 import { go, links } from "../router";
 
 const TOKENS_AT_ONCE = 5000;
-const MOST_EPISODES = 1000;
 const GROUP_ROW = 27;
 const MOST_GROUPS = 20; // that are seen at once
 const MOST_BESIDE = 12; // marks of one reward
@@ -44,8 +43,6 @@ async function addUp(
 
 export function Step({ run, step }: { run: Run; step: number }) {
   const answer = useGet<StepPage>(route(["runs", run.id, "steps", step]), false);
-  const played = route(["runs", run.id, "episodes"], { step, eval: 0, limit: MOST_EPISODES });
-  const episodes = useGet<EpisodesPage>(played, false);
   const at = run.steps.indexOf(step);
   const [before, after] = [run.steps[at - 1], run.steps[at + 1]];
   useKeys([
@@ -88,9 +85,8 @@ export function Step({ run, step }: { run: Run; step: number }) {
           </dl>
           <div class="two">
             <Panel title="Groups" label="Groups and rewards" side="each mark is an episode, at its reward">
-              <Missing of={episodes} what="the rewards of the members" />
               {page.groups.length ? (
-                <Groups run={run.id} groups={page.groups} rows={episodes.data?.episodes ?? []} />
+                <Groups run={run.id} groups={page.groups} />
               ) : (
                 <Empty>
                   No episode of this step is in run.db: it only evaluated, or its episodes were played for another step.
@@ -196,10 +192,9 @@ function Apart({ by }: { by: number | null }) {
   );
 }
 
-function Groups({ run, groups, rows }: { run: string; groups: GroupRow[]; rows: EpisodeRow[] }) {
-  const of = useMemo(() => new Map(rows.map((row) => [row.id, row])), [rows]);
+function Groups({ run, groups }: { run: string; groups: GroupRow[] }) {
   const [current, setCurrent] = useState(0);
-  const rewards = rows.map((row) => row.reward).filter((value): value is number => value !== null);
+  const rewards = groups.flatMap((group) => group.rewards).filter((value) => value !== null);
   const least = rewards.reduce((found, value) => Math.min(found, value), 0);
   const most = rewards.reduce((found, value) => Math.max(found, value), 1);
   return (
@@ -238,7 +233,7 @@ function Groups({ run, groups, rows }: { run: string; groups: GroupRow[]; rows: 
                 <span class="unseen">, std </span>
                 {num(group.reward_std)}
               </span>
-              <Rewards of={group.episodes.flatMap((id) => of.get(id) ?? [])} least={least} most={most} />
+              <Rewards of={group} least={least} most={most} />
             </a>
           );
         }}
@@ -248,25 +243,26 @@ function Groups({ run, groups, rows }: { run: string; groups: GroupRow[]; rows: 
 }
 
 /** A mark for each member at its reward; those of one reward stand beside each other, as far as there is room. */
-function Rewards({ of, least, most }: { of: EpisodeRow[]; least: number; most: number }) {
+function Rewards({ of, least, most }: { of: GroupRow; least: number; most: number }) {
   const beside = new Map<number, number>(); // marks by hundredth of the range
   return (
     <span class="strip" aria-hidden="true">
-      {of.map((row) => {
-        if (row.reward === null) return null;
-        const part = (row.reward - least) / (most - least);
+      {of.rewards.map((reward, at) => {
+        if (reward === null) return null;
+        const [id, outcome] = [of.episodes[at]!, of.outcomes[at]!];
+        const part = (reward - least) / (most - least);
         const place = Math.round(100 * part);
         const number = beside.get(place) ?? 0;
         beside.set(place, number + 1);
         if (number >= MOST_BESIDE) return null;
         return (
           <i
-            key={row.id}
+            key={id}
             style={{
               left: `calc(${4 + 92 * part}% + ${(part > 0.5 ? -7 : 7) * number}px)`,
-              background: variable(outcomeColour[row.outcome] ?? "quiet"),
+              background: variable(outcomeColour[outcome] ?? "quiet"),
             }}
-            title={`${row.id}: ${num(row.reward)}, ${row.outcome}`}
+            title={`${id}: ${num(reward)}, ${outcome}`}
           />
         );
       })}

@@ -5,7 +5,7 @@ import { preview, probability, TokenText } from "../parts/TokenText";
 import { get, route } from "../data/source";
 import { colourings, scale, useTokens, type Colouring, type Loaded } from "../data/tokens";
 import type { Alternatives, Run, Token, Turn } from "../data/types";
-import { count, exact, reasonText } from "../format";
+import { count, exact, reasonText, visible } from "../format";
 import { useKeys } from "../keys";
 import { links, setQuery, type Query } from "../router";
 
@@ -205,7 +205,7 @@ export function Details({
               {alternatives.alternatives.map((each) => (
                 <li key={each.id} class={each.id === token.id ? "now" : ""}>
                   <i style={{ width: `${100 * Math.exp(each.logprob ?? -Infinity)}%` }} aria-hidden="true" />
-                  <code>{JSON.stringify(each.text ?? `#${each.id}`)}</code>
+                  <code>{visible(JSON.stringify(each.text ?? `#${each.id}`))}</code>
                   <span class="num">{exact(Math.exp(each.logprob ?? -Infinity), 4)}</span>
                 </li>
               ))}

@@ -2,7 +2,7 @@
 import { Missing, Outcome, Panel } from "../parts/Basics";
 import { holds, route, useGet, type Answer } from "../data/source";
 import type { FailuresFound, Fork, Run } from "../data/types";
-import { count, plural, reasonText } from "../format";
+import { count, plural, reasonText, visible } from "../format";
 import { links } from "../router";
 
 export function Troubles(props: { run: Run; failures: Answer<FailuresFound>; round: number }) {
@@ -28,7 +28,8 @@ export function Troubles(props: { run: Run; failures: Answer<FailuresFound>; rou
               <li key={each.outcome + each.reason}>
                 <b class="num">{count(each.count)}</b>
                 <div>
-                  <Outcome kind={each.outcome} /> <span class="reason">{each.reason || "no reason was given"}</span>{" "}
+                  <Outcome kind={each.outcome} />{" "}
+                  <span class="reason">{visible(each.reason || "no reason was given")}</span>{" "}
                   <ToEpisode run={run.id} id={each.first} text="the first" />{" "}
                   <a href={links.episodes(run.id, { outcome: each.outcome, eval: 0 })}>
                     all that ended as {each.outcome}
@@ -36,7 +37,7 @@ export function Troubles(props: { run: Run; failures: Answer<FailuresFound>; rou
                   {each.trace && (
                     <details>
                       <summary>Traceback</summary>
-                      <pre>{each.trace}</pre>
+                      <pre>{visible(each.trace)}</pre>
                     </details>
                   )}
                 </div>
@@ -61,9 +62,9 @@ export function Troubles(props: { run: Run; failures: Answer<FailuresFound>; rou
                       <summary>Where the first of them did</summary>
                       <dl class="forked">
                         <dt>the model had seen</dt>
-                        <dd>{each.example.seen}</dd>
+                        <dd>{visible(each.example.seen)}</dd>
                         <dt>it was shown</dt>
-                        <dd>{each.example.shown}</dd>
+                        <dd>{visible(each.example.shown)}</dd>
                       </dl>
                     </details>
                   )}
