@@ -83,7 +83,8 @@ class TorchRanks:
         self.outlets: dict[str, BroadcastGroup] = {}
         """By name, this rank's groups with those that sample, where it sends its weights by itself."""
         self.is_aborted = False
-        """Other ranks were lost, or have been left."""
+        """What waited for others was broken off: one was lost, or failed."""
+        self._is_left = False
         excepthook = sys.excepthook
         use_device(device)  # before the mesh, which would choose the GPU of the rank's number
         try:
@@ -198,7 +199,7 @@ class TorchRanks:
         Between processors a lost connection is noticed by itself. On a card a sum or a gather waits for a rank that is
         gone until its time is over, and then ends the whole process.
         """
-        if self.device.type == "cuda" and not self.is_aborted:
+        if self.device.type == "cuda" and not (self.is_aborted or self._is_left):
             self.is_aborted = True
             if dist.is_initialized():
                 dist.distributed_c10d._abort_process_group()
@@ -210,6 +211,7 @@ class TorchRanks:
         """
         if is_broken:
             self.abort()
+        self._is_left = True  # those who were told to end are not lost
         if dist.is_initialized():
             dist.destroy_process_group()
 

@@ -55,4 +55,8 @@ def test_what_waits_on_cards_is_broken_off() -> None:
     assert ranks.is_aborted and not torch.distributed.is_initialized()
     ranks.close(is_broken=True)
     _, store = open_rendezvous("127.0.0.1")
-    TorchRanks(0, 1, torch.device("cpu"), store).close()
+    again = TorchRanks(0, 1, torch.device("cpu"), store)
+    again.close()
+    again.device = torch.device("cuda", 0)
+    again.abort()  # the others have ended, as they were told to
+    assert not again.is_aborted

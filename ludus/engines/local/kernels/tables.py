@@ -4,8 +4,8 @@ Knows: pages by number, tensors.  Knows not: sequences, steps, kernels.
 Invariant: what lies in a row on the card is what `_rows` says of it, compared with the table before each use; so a
 table may be changed, ended or begun anew without a word.
 
-Tables of hundreds of sequences are some hundred thousand numbers. Made into a tensor anew in each step they take longer
-than the step of a small model; compared and unchanged, a hundredth of that.
+Tables of hundreds of sequences are some hundred thousand numbers. Made into a tensor anew in each step they took longer
+than many a step: of 256 sequences of 8,192 tokens 9 ms on one core, and compared and sent like this 0.7.
 """
 
 from __future__ import annotations
