@@ -52,9 +52,15 @@ async def open_ranks(
     if device.type == "mps":
         raise ConfigError("nothing connects ranks on Apple's GPUs: set trainer.ranks=1, or model.device=cpu")
     rendezvous, store = open_rendezvous(config.scheduler.address)
+    ranks: TorchRanks | None = None
+    trainer: ShardedTrainer | None = None
+
+    async def leave(_role: str, _index: int) -> None:
+        if ranks is not None:
+            await asyncio.to_thread(ranks.abort)
+
     # A lost rank is not restarted, as its shard of the weights is lost: the run ends, and resumes from its checkpoint.
-    await cluster.start(ROLE, size - 1, SupervisionPolicy(asdict(rendezvous), max_restarts=0))
-    trainer = None
+    await cluster.start(ROLE, size - 1, SupervisionPolicy(asdict(rendezvous), on_lost=leave, max_restarts=0))
     try:
         with TrainerThread("ranks") as work:  # torch may block on a lost rank, so it runs on a thread of its own
             meeting = work.run(TorchRanks.lead, store, size, device, check=cluster.check, **_split(config))

@@ -6,7 +6,8 @@ Rules for every engine, which `tests/engines/contract.py` checks for each of the
 
 1. `logprobs[i]` belongs to `token_ids[i]`, under the distribution the token was sampled from.
 2. After `publish(v)` has returned, every new token carries a version >= v.
-3. An aborted call returns the tokens sampled so far, with stop reason `abort`; none is lost.
+3. An aborted call returns the tokens sampled so far, with stop reason `abort`; none is lost but those that a server was
+   told to send together later (`engine.stream_interval`).
 4. `on_tokens` sees every token once, in order, before `generate` returns.
 5. The same prompt, sampling parameters, seed and weights give the same tokens.
 6. Under a grammar, the answer is a prefix of a text in the grammar; it is a complete one if its stop reason is `stop`

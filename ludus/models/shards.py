@@ -24,7 +24,7 @@ from ludus.models.context import HeadShares
 from ludus.models.groups import RankGroups
 from ludus.models.load import LoadedModel, ReshardableModule
 from ludus.models.pieces import Piece, rows_of
-from ludus.models.tensor_parallel import cut_layers
+from ludus.models.tensor_parallel import check_layers, cut_layer
 
 
 class _Decoder(nn.Module):
@@ -50,18 +50,20 @@ def shard_model(model: LoadedModel, groups: RankGroups) -> LoadedModel:
         HeadShares.of(
             config.num_heads // together, config.num_kv_heads // together, dist.get_world_size(groups.context)
         )
-    mesh = groups.all
-    if groups.tensor is not None:
-        cut_layers(model, groups.tensor["tensor"])
+    mesh, tensor = groups.all, groups.tensor
+    placements = [] if tensor is None else check_layers(model, tensor["tensor"].size())
     decoder = _Decoder(model.module)
     # the few that no training of all weights changes stay whole, as buffers do
     fixed = {each for each in model.untrained.values() if isinstance(each, nn.Parameter)}
     for each in fixed:
         each.data = each.data.to(mesh.device_type)
-    for part in (*model.layers, decoder):
+    for number, part in enumerate((*model.layers, decoder)):
+        if tensor is not None and part is not decoder:
+            # each just before its rows are shared out: a card has no room for the parts of all layers
+            cut_layer(part, placements[number], tensor["tensor"])
         # bf16 gradients of many ranks are summed in fp32
         policy = MixedPrecisionPolicy(reduce_dtype=torch.float32)
-        over = mesh if part is decoder or groups.tensor is None else groups.tensor["rows"]
+        over = mesh if part is decoder or tensor is None else tensor["rows"]
         fully_shard(part, mesh=over, mp_policy=policy, ignored_params=fixed)
         shards = cast(FSDPModule, part)
         shards.set_gradient_divide_factor(1.0)

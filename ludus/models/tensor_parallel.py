@@ -21,7 +21,7 @@ Source: Megatron-LM's tensor and sequence parallelism (arXiv 2205.05198) sec. 4.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -29,7 +29,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 from torch.distributed.device_mesh import DeviceMesh
-from torch.distributed.tensor import DTensor, Partial, Placement, Replicate, Shard
+from torch.distributed.tensor import DTensor, Placement, Replicate, Shard
 
 from ludus.errors import UserError
 from ludus.models.load import LoadedModel
@@ -43,22 +43,22 @@ _all_gather = dist.all_gather_single if _HAS_NEW_NAMES else dist.all_gather_into
 _reduce_scatter = dist.reduce_scatter_single if _HAS_NEW_NAMES else dist.reduce_scatter_tensor
 
 
-def cut_layers(model: LoadedModel, mesh: DeviceMesh) -> None:
-    """Cut the layers of a model, which must not compute otherwise any more, over the ranks of `mesh`.
+def cut_layer(layer: nn.Module, placements: Mapping[str, Placement], mesh: DeviceMesh) -> None:
+    """Cut a layer, which must not compute otherwise any more, over the ranks of `mesh`; this rank's part is on its
+    device then.
 
-    Raises UserError if they cannot be cut so.
+    placements: of `check_layers`.
     """
-    for layer, placements in zip(model.layers, check_layers(model, mesh.size()), strict=True):
-        owners = [_owner(layer, name) for name in placements]
-        for (owner, name), placement in zip(owners, placements.values(), strict=True):
-            whole = owner._parameters[name]
-            assert whole is not None, "every parameter was named"
-            owner._parameters[name] = _distributed(whole, mesh, placement)
-        layer.forward = _WithOwnParts(layer.forward, owners)
-        group = mesh.get_group()
-        for part in {layer.get_submodule(name.rpartition(".")[0]) for name in _ends(layer)}:
-            part.register_forward_pre_hook(_Gather(group), with_kwargs=True)
-            part.register_forward_hook(_Reduce(group))
+    owners = [_owner(layer, name) for name in placements]
+    for (owner, name), placement in zip(owners, placements.values(), strict=True):
+        whole = owner._parameters[name]
+        assert whole is not None, "every parameter was named"
+        owner._parameters[name] = _distributed(whole, mesh, placement)
+    layer.forward = _WithOwnParts(layer.forward, owners)
+    group = mesh.get_group()
+    for part in {layer.get_submodule(name.rpartition(".")[0]) for name in _ends(layer)}:
+        part.register_forward_pre_hook(_Gather(group), with_kwargs=True)
+        part.register_forward_hook(_Reduce(group))
 
 
 def check_layers(model: LoadedModel, size: int) -> list[dict[str, Placement]]:
@@ -140,9 +140,10 @@ class _WithOwnParts:
 
 
 def _own_part(parameter: Any) -> Tensor:
-    # of a weight that every rank has whole, each has the gradient by its heads or its tokens alone
-    summed = [Partial() if placement.is_replicate() else placement for placement in parameter.placements]
-    own: Tensor = parameter.to_local(grad_placements=summed)
+    own: Tensor = parameter.to_local(grad_placements=parameter.placements)
+    if all(placement.is_replicate() for placement in parameter.placements):
+        # each rank has its gradient by its own heads or tokens alone
+        return sum_gradient(own, parameter.device_mesh.get_group())
     return own
 
 
@@ -182,6 +183,25 @@ def reduce_tokens(parts: Tensor, group: dist.ProcessGroup) -> Tensor:
     """The sum over the ranks of their (1, S, D), this rank's tokens of it: (1, T, D)."""
     reduced: Tensor = _ReduceTokens.apply(parts, group)  # type: ignore[no-untyped-call]
     return reduced
+
+
+def sum_gradient(weight: Tensor, group: dist.ProcessGroup) -> Tensor:
+    """The weight, whose gradient is summed over the ranks: in fp32, and rounded once."""
+    summed: Tensor = _SumGradient.apply(weight, group)  # type: ignore[no-untyped-call]
+    return summed
+
+
+class _SumGradient(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, weight: Tensor, group: dist.ProcessGroup) -> Tensor:
+        ctx.group = group
+        return weight.view_as(weight)
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+        total = grad.to(torch.float32, copy=True)
+        dist.all_reduce(total, group=ctx.group)
+        return total.to(grad.dtype), None
 
 
 class _GatherTokens(torch.autograd.Function):

@@ -121,6 +121,7 @@ class TargetStates:
         grad_MD = through_head(hidden_MD.detach(), sink_VD)
         if is_cut and sink_VD is not None:
             weight.grad = sink_VD.to(weight.dtype)
+            del sink_VD  # twice as large, and the layers' activations and gradients come beside it
         torch.autograd.backward(hidden_MD, grad_MD)
 
 

@@ -82,6 +82,9 @@ class TorchRanks:
         self.device = device
         self.outlets: dict[str, BroadcastGroup] = {}
         """By name, this rank's groups with those that sample, where it sends its weights by itself."""
+        self.is_aborted = False
+        """What waited for others was broken off: one was lost, or failed."""
+        self._is_left = False
         excepthook = sys.excepthook
         use_device(device)  # before the mesh, which would choose the GPU of the rank's number
         try:
@@ -190,9 +193,27 @@ class TorchRanks:
                 total[piece].copy_(part)
         return total
 
-    def close(self) -> None:
-        """Leave the group. The others must have been told to end."""
-        dist.destroy_process_group()
+    def abort(self) -> None:
+        """Break off what waits for other ranks, on whichever thread; nothing can be computed together afterwards.
+
+        Between processors a lost connection is noticed by itself. On a card a sum or a gather waits for a rank that is
+        gone until its time is over, and then ends the whole process.
+        """
+        if self.device.type == "cuda" and not (self.is_aborted or self._is_left):
+            self.is_aborted = True
+            if dist.is_initialized():
+                dist.distributed_c10d._abort_process_group()
+
+    def close(self, *, is_broken: bool = False) -> None:
+        """Leave the group. The others must have been told to end.
+
+        is_broken: a rank failed in the middle, so what it began is not waited for.
+        """
+        if is_broken:
+            self.abort()
+        self._is_left = True  # those who were told to end are not lost
+        if dist.is_initialized():
+            dist.destroy_process_group()
 
 
 @contextmanager

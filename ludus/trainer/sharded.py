@@ -242,10 +242,11 @@ class ShardedTrainer:
             if self._is_closed:
                 return
             self._is_closed = True
-            if self._failure is None:
+            is_whole = self._failure is None and not self._ranks.is_aborted
+            if is_whole:
                 for rank in range(1, self._ranks.size):
                     self._end(rank)
-            self._ranks.close()
+            self._ranks.close(is_broken=not is_whole)
 
     def _by_rank(self, rows: Sequence[PackedRow]) -> list[list[dict[str, Any]]]:
         """For each rank the rows of which it computes a part, as JSON values."""
@@ -281,16 +282,21 @@ class ShardedTrainer:
                 if what not in _BY_ONESELF:
                     self._failure = f"the trainer's ranks are out of step after {what!r} failed: {error}"
                 raise
-            except RuntimeError as error:
+            except BaseException as error:
+                # whatever it says who was computing when the group was broken off
+                is_of_group = isinstance(error, RuntimeError) or (
+                    self._ranks.is_aborted and isinstance(error, Exception)
+                )
+                if not is_of_group:
+                    self._failure = f"the trainer's ranks are out of step after {what!r} failed: {type(error).__name__}"
+                    raise
+                is_lost = self._ranks.is_aborted or (isinstance(error, RuntimeError) and is_connection_lost(error))
                 why = "the connection to one of them was lost, and its log says why"
                 self._failure = (
-                    f"training over {self._ranks.size} ranks failed in {what!r}: "
-                    f"{why if is_connection_lost(error) else error}; the run goes on from its last checkpoint"
+                    f"training over {self._ranks.size} ranks failed in {what!r}: {why if is_lost else error}; "
+                    "the run goes on from its last checkpoint"
                 )
                 raise BackendError(self._failure) from error
-            except BaseException as error:
-                self._failure = f"the trainer's ranks are out of step after {what!r} failed: {type(error).__name__}"
-                raise
 
     def _by_oneself(self, command: dict[str, Any]) -> Any:
         try:

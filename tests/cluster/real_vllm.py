@@ -158,6 +158,27 @@ def test_weights_change_in_place(
 
 
 @pytest.mark.timeout(START_S * 2)
+def test_tokens_come_together(address: ReplicaAddress, folder: Path, files: WeightFiles, model: ModelSettings) -> None:
+    """The first at once, then sixteen at a time; with the last one vLLM says which weights sampled each."""
+    trained = load_model(model)
+
+    async def scenario() -> None:
+        async with connected(address, folder, files, stream_interval=16) as engine:
+            await engine.publish(0, LoadedWeights(trained))
+            chunks: list[TokenChunk] = []
+            asked = Sampling(seed=1, max_new_tokens=60, ignore_eos=True)
+            await engine.generate(call("together", sampling=asked), chunks.append)
+            assert [len(chunk.token_ids) for chunk in chunks] == [1, 16, 16, 16, 11]
+            across = Across(engine, 1)
+            await across.has_begun.wait()
+            await engine.publish(1, LoadedWeights(trained))
+            sampled = await across.end()
+            assert list(sampled.versions) == sorted(sampled.versions) and set(sampled.versions) == {0, 1}
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.timeout(START_S * 2)
 def test_it_sleeps_through_the_trainers_turn(
     address: ReplicaAddress, folder: Path, files: WeightFiles, model: ModelSettings
 ) -> None:

@@ -18,7 +18,9 @@ import transformers
 import ludus
 from ludus.api.replay import replay
 from ludus.cluster.ranks import open_ranks
+from ludus.cluster.supervise import SupervisionPolicy
 from ludus.runs.store import RunStore
+from ludus.trainer.group import TorchRanks
 
 ROWS = [{"question": f"Guess. It is higher than {bound}."} for bound in range(5)]
 
@@ -176,6 +178,51 @@ def test_nobody_waits_for_a_rank_that_was_lost_while_they_met(how: str, code: in
     is told to."""
     done = subprocess.run([sys.executable, "-c", MEETS, how], capture_output=True, text=True, timeout=240)
     assert done.returncode == code and said in done.stderr
+
+
+def test_a_lost_rank_breaks_off_what_waits_for_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """On cards nobody would notice it until the time of a sum is over."""
+
+    class Ranks:
+        size = 2
+        is_aborted = False
+        was_closed_broken: bool | None = None
+
+        def abort(self) -> None:
+            self.is_aborted = True
+
+        def close(self, *, is_broken: bool) -> None:
+            self.was_closed_broken = is_broken
+
+    class Cluster:
+        policy: SupervisionPolicy
+
+        async def start(self, name: str, count: int, policy: SupervisionPolicy) -> None:
+            self.policy = policy
+
+        async def unless_lost(self, work: Any) -> Any:
+            return await work
+
+        async def stop(self, name: str) -> None:
+            pass
+
+        def check(self) -> None:
+            pass
+
+    cluster: Any = Cluster()
+    ranks = Ranks()
+    monkeypatch.setattr(TorchRanks, "lead", lambda *_, **__: ranks)
+    monkeypatch.setattr("ludus.cluster.ranks._own_trainer", lambda *_: None)
+    config = ludus.load_config(overrides=["model.device=cpu", "trainer.ranks=2"])
+
+    async def run() -> None:
+        async with open_ranks(config, cluster, None, sampling=None):  # type: ignore[arg-type]
+            assert not ranks.is_aborted
+            await cluster.policy.on_lost("trainer", 0)
+            assert ranks.is_aborted
+
+    asyncio.run(run())
+    assert ranks.was_closed_broken
 
 
 def test_apple_gpus_have_no_ranks(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -7,7 +7,7 @@ import os
 import pytest
 import torch
 
-from ludus.trainer.group import on_interface, open_rendezvous
+from ludus.trainer.group import TorchRanks, on_interface, open_rendezvous
 
 GLOO, NCCL = "GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME"
 
@@ -40,3 +40,23 @@ def test_what_the_user_has_set_stays(monkeypatch: pytest.MonkeyPatch) -> None:
     with on_interface(store, torch.device("cuda", 0)):
         assert (os.environ[GLOO], os.environ[NCCL]) == ("ib0", "ib1")
     assert (os.environ[GLOO], os.environ[NCCL]) == ("ib0", "ib1")
+
+
+def test_what_waits_on_cards_is_broken_off() -> None:
+    """Once, and nothing is waited for afterwards; gloo notices a lost rank by itself. This process may meet others
+    again."""
+    _, store = open_rendezvous("127.0.0.1")
+    ranks = TorchRanks(0, 1, torch.device("cpu"), store)
+    ranks.abort()
+    assert not ranks.is_aborted and torch.distributed.is_initialized()
+    ranks.device = torch.device("cuda", 0)
+    for _ in range(2):
+        ranks.abort()
+    assert ranks.is_aborted and not torch.distributed.is_initialized()
+    ranks.close(is_broken=True)
+    _, store = open_rendezvous("127.0.0.1")
+    again = TorchRanks(0, 1, torch.device("cpu"), store)
+    again.close()
+    again.device = torch.device("cuda", 0)
+    again.abort()  # the others have ended, as they were told to
+    assert not again.is_aborted

@@ -2,10 +2,13 @@ from __future__ import annotations
 
 import json
 import math
+import threading
 from array import array
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, ClassVar, cast
 
 import peft
@@ -320,6 +323,7 @@ def test_a_rank_that_was_lost_needs_no_end(caplog: pytest.LogCaptureFixture) -> 
 
     class Lost:
         size = 3
+        is_aborted = False
         is_closed = False
         told: ClassVar[list[int]] = []
 
@@ -328,12 +332,61 @@ def test_a_rank_that_was_lost_needs_no_end(caplog: pytest.LogCaptureFixture) -> 
             if rank == 1:
                 raise RuntimeError("[/gloo/transport/tcp/pair.cc:553] Connection closed by peer [127.0.0.1]:32159")
 
-        def close(self) -> None:
+        def close(self, *, is_broken: bool) -> None:
+            assert not is_broken
             self.is_closed = True
 
     ranks = Lost()
     ShardedTrainer(cast(Any, None), cast(Any, ranks)).close()
     assert ranks.is_closed and ranks.told == [1, 2] and "rank 1 of the trainer had ended" in caplog.text
+
+
+class Waiting:
+    """Two ranks on cards, of which the other is gone: whoever waits for it does so until it is broken off."""
+
+    size = 2
+    is_aborted = False
+    was_closed_broken: bool | None = None
+
+    def __init__(self) -> None:
+        self._broken_off = threading.Event()
+
+    def send(self, rank: int, value: Any) -> None:
+        pass
+
+    def wait(self) -> None:
+        assert self._broken_off.wait(60)
+        raise ValueError("Default process group has not been initialized, please make sure to call init_process_group.")
+
+    def abort(self) -> None:
+        self.is_aborted = True
+        self._broken_off.set()
+
+    def close(self, *, is_broken: bool) -> None:
+        self.was_closed_broken = is_broken
+
+
+def test_whoever_waits_for_a_lost_rank_is_let_go() -> None:
+    """The error says that a rank was lost, whatever the broken off sum says; closing waits for nobody."""
+    ranks = Waiting()
+    own = SimpleNamespace(optimizer=SimpleNamespace(copy_to_parameters=ranks.wait))
+    trainer = ShardedTrainer(cast(Any, own), cast(Any, ranks))
+    with ThreadPoolExecutor(1) as pool:
+        working = pool.submit(trainer.copy_to_parameters)
+        ranks.abort()
+        with pytest.raises(BackendError, match=r"over 2 ranks failed in .copy.: the connection .* was lost"):
+            working.result()
+    trainer.close()
+    assert ranks.was_closed_broken
+
+
+def test_a_trainer_of_ranks_that_are_lost_meanwhile_tells_none_to_end() -> None:
+    """Nor does it wait."""
+    ranks = Waiting()
+    ranks.abort()
+    ranks.send = lambda rank, value: pytest.fail("it was told")  # type: ignore[method-assign]
+    ShardedTrainer(cast(Any, None), cast(Any, ranks)).close()
+    assert ranks.was_closed_broken
 
 
 def test_what_cannot_be_done_is_refused_by_all(team: Team, tiny_model_folder: Path, tmp_path: Path) -> None:

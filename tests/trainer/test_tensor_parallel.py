@@ -4,16 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 import torch
+from torch import Tensor
+from torch.distributed.tensor import DTensor
+from torch.testing._internal.distributed.fake_pg import FakeStore
 
 from ludus.algorithms.pack import Batch
 from ludus.errors import UserError
+from ludus.models import shards
+from ludus.models.groups import RankGroups
 from ludus.models.load import load_model, save_model
 from ludus.models.settings import ModelSettings
-from ludus.models.tensor_parallel import check_layers
+from ludus.models.tensor_parallel import check_layers, sum_gradient
 from tests.trainer.teams import Team, batch, relative_difference, sharded, weights, whole
 
 
@@ -152,3 +157,35 @@ def test_what_cannot_be_cut_is_refused_by_name(tiny_models: Any, family: str, si
     model = load_model(ModelSettings(path=str(tiny_models(family)), dtype="float32"), is_mapped=True)
     with pytest.raises(UserError, match=says):
         check_layers(model, size)
+
+
+def test_layers_are_cut_one_by_one(tiny_model_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each just before its rows are shared out: of a large model a card has no room for the parts of all layers."""
+    model = load_model(ModelSettings(path=str(tiny_model_folder), dtype="float32"), is_mapped=True)
+    num_cut: list[int] = []
+
+    def share(part: Any, **_: Any) -> None:
+        num_cut.append(sum(any(isinstance(each, DTensor) for each in layer.parameters()) for layer in model.layers))
+        part.set_gradient_divide_factor = part.set_force_sum_reduction_for_comms = lambda _: None
+
+    monkeypatch.setattr(shards, "fully_shard", share)
+    torch.distributed.init_process_group("fake", store=FakeStore(), rank=0, world_size=2)
+    try:
+        shards.shard_model(model, RankGroups.form(torch.device("cpu"), 2, tensor=2))
+    finally:
+        torch.distributed.destroy_process_group()
+    assert num_cut == [*range(1, len(model.layers) + 1), len(model.layers)]
+
+
+def test_gradients_of_what_each_rank_has_whole_are_summed_in_fp32(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Next to 1 each of three others' would be lost in bf16; what they were made of does not change."""
+
+    def add_others(total: Tensor, group: Any) -> None:
+        for _ in range(3):
+            total += 2**-9
+
+    monkeypatch.setattr(torch.distributed, "all_reduce", add_others)
+    weight, grad = torch.zeros(4, dtype=torch.bfloat16, requires_grad=True), torch.ones(4, dtype=torch.bfloat16)
+    sum_gradient(weight, group=cast(Any, None)).backward(grad)
+    assert weight.grad is not None and weight.grad.tolist() == [1 + 2**-7] * 4
+    assert grad.tolist() == [1.0] * 4

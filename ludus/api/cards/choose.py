@@ -45,6 +45,8 @@ ROW_SHARE = 1 / 3
 # Numbers of ranks that are tried, and of GPUs over which one vLLM server may split its weights.
 RANKS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64)
 TENSOR_PARALLEL = (1, 2, 4, 8)
+# Numbers of ranks over which rows are cut, in the order in which they are tried.
+CONTEXT_PARALLEL = (1, 2, 4, 8, 16)
 VLLM_SHARE = 0.92  # of a GPU's memory: vLLM's own default
 
 
@@ -85,11 +87,12 @@ class Fixed:
     least_tokens: int = 2048
     """A sequence of so many tokens has to fit, whatever the context length is."""
     tensor: int = 1
-    """Ranks that compute each layer together; and over which rows are cut besides. No plan chooses them."""
-    context: int = 1
+    """Ranks that compute each layer together. No plan chooses them."""
+    context: int | None = 1
+    """Ranks over which rows are cut besides. None: as few as a sequence of the context length needs."""
 
     def training(self, ranks: int, has_checkpointing: bool, moments: MomentsName, in_host: bool) -> Training:
-        return Training(ranks, has_checkpointing, moments, in_host, self.tensor, self.context)
+        return Training(ranks, has_checkpointing, moments, in_host, self.tensor, self.context or 1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,13 +164,26 @@ class Plan:
         # where memory is short, the scarcer of rows and pages counts before speed
         scarcest = 1.0 if self.is_good else balance
         speed = self.num_sampling, has_whole_layers, balance, -self.how.ranks
-        return not self.how.in_host, is_exact, self.is_good, scarcest, *speed
+        # ranks of one row trade heads in every layer, so rows are cut only where they must be
+        return -self.how.context, not self.how.in_host, is_exact, self.is_good, scarcest, *speed
 
 
 def choose(job: Job, cards: Cards, fixed: Fixed) -> Plan | None:
     """The best plan. None: nothing fits."""
     if job.is_quantized:  # weights in 4 bits are not shared out
         fixed = replace(fixed, ranks=1)
+    contexts = contexts_of(job, fixed) if fixed.context is None else (fixed.context,)
+    plans = (_best(job, cards, replace(fixed, context=each)) for each in contexts)
+    return next((plan for plan in plans if plan is not None), None)
+
+
+def contexts_of(job: Job, fixed: Fixed) -> tuple[int, ...]:
+    """Numbers of ranks over which rows of this model can be cut, at least one head for each; 1 cuts nothing."""
+    return tuple(each for each in CONTEXT_PARALLEL if each == 1 or each * fixed.tensor <= job.shape.num_heads)
+
+
+def _best(job: Job, cards: Cards, fixed: Fixed) -> Plan | None:
+    """The best plan with that many ranks over which rows are cut. None: nothing fits."""
     kinds: tuple[MomentsName, ...] = ("fp32", "bf16") if fixed.moments is None else (fixed.moments,)
     layers = (False, True) if fixed.has_checkpointing is None else (fixed.has_checkpointing,)
     # An optimizer whose state crosses the bus in every step costs seconds: only where nothing fits without. fp32 first:
@@ -210,7 +226,7 @@ class _Placement:
 def _placements(num_cards: int, fixed: Fixed) -> Iterator[_Placement]:
     engines: tuple[EngineName, ...] = ("local", "server", "vllm") if fixed.engine is None else (fixed.engine,)
     for ranks in RANKS if fixed.ranks is None else (fixed.ranks,):
-        if ranks > num_cards or ranks % (fixed.tensor * fixed.context):
+        if ranks > num_cards or ranks % (fixed.tensor * (fixed.context or 1)):
             continue
         for engine in engines:
             if engine in ("local", "elsewhere", "shared"):

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 
-from ludus.api.cards.choose import RANKS, Cards, Fixed, choose
+from ludus.api.cards.choose import RANKS, Cards, Fixed, choose, contexts_of
 from ludus.api.cards.memory import GB, Job, training_parts
 
 _RANK = 16  # of the adapters that are suggested
@@ -43,10 +43,15 @@ def _alternatives(job: Job, cards: Cards, fixed: Fixed) -> Iterator[tuple[str, J
     exact = replace(fixed, moments=None, has_checkpointing=None, in_host=None)
     kept = "trainer.offload, trainer.optimizer.moments and trainer.activation_checkpointing"
     yield f"{kept} left to the plan", job, count, exact
+    if fixed.engine == "vllm" and fixed.ranks in (None, 1):
+        turns = replace(exact, ranks=1, engine="shared", replicas=1, tensor_parallel=None)
+        yield "vLLM on the trainer's card in turns, engine.placement=shared", job, count, turns
     small = replace(exact, row_tokens=None, kv_bytes=None, context_length=None)
-    for ranks in (2, 4, 8):
-        if fixed.ranks is not None and fixed.ranks % (ranks * fixed.tensor) == 0 and ranks > fixed.context:
-            yield f"rows cut over ranks, trainer.context_parallel={ranks}", job, count, replace(exact, context=ranks)
+    if fixed.ranks is not None and fixed.context is not None:
+        for rows in contexts_of(job, fixed):
+            if rows > fixed.context and fixed.ranks % (rows * fixed.tensor) == 0:
+                cut = replace(exact, context=rows)
+                yield f"rows cut over ranks, trainer.context_parallel={rows}", job, count, cut
     yield "trainer.row_tokens, engine.kv_bytes and model.context_length left to the plan", job, count, small
     smallest = replace(small, ranks=None, engine=None, replicas=None, tensor_parallel=None)
     if count > 1:

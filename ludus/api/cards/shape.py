@@ -61,6 +61,8 @@ class ModelShape:
         name = str((values.get("architectures") or [values.get("model_type", "the model")])[0])
         if any(values.get(key) for key in _EXPERTS):
             raise UserError(f"{name} is a mixture of experts, whose memory no plan knows yet")
+        if values.get("kv_lora_rank"):
+            raise UserError(f"{name} has latent attention, whose memory no plan knows yet")
         try:
             num_heads, width = int(values["num_attention_heads"]), int(values["hidden_size"])
             sizes: dict[str, int] = {

@@ -105,6 +105,11 @@ class ServerProtocol(ABC):
         """A pause puts the server to sleep until it is resumed: its card is the trainer's then."""
         return False
 
+    @property
+    def holds_tokens(self) -> bool:
+        """Tokens wait at the server until some can be sent together, also while new weights are loaded."""
+        return False
+
     @classmethod
     @contextmanager
     def asking(cls, url: str, api_key: str | None, *, timeout_s: float = CONNECT_TIMEOUT_S) -> Iterator[Ask]:

@@ -188,7 +188,7 @@ class HttpEngine:
     async def _answer(self, call: Call, deliver: Callable[[TokenChunk], None]) -> Sampled:
         check_call_id(call.id, self._running)
         seed = self._seeds.getrandbits(SEED_BITS) if call.sampling.seed is None else call.sampling.seed
-        running = self._running[call.id] = _Running(call, seed, self._loop.time(), call.deadline_at)
+        running = self._running[call.id] = _Running(call, seed, self._loop.time(), call.deadline_at, self._version)
         self._num_calls += 1
         self._num_prompt += len(call.prompt_ids)
         try:
@@ -215,7 +215,7 @@ class HttpEngine:
                     if data == DONE:
                         continue
                     event = self.protocol.read(running.call, len(running.token_ids), json.loads(data))
-                    chunk = running.take(event, self._version)
+                    chunk = running.take(event, self._version, is_held=self.protocol.holds_tokens)
                     self._num_sampled += len(chunk.token_ids)
                     if chunk.token_ids:
                         yield chunk
@@ -336,6 +336,8 @@ class _Running:
     began_at: float
     deadline_at: float | None
     """That of the call, later by as long as the server has slept meanwhile."""
+    version: int
+    """Of the weights when its tokens came last."""
     until: asyncio.Timeout | None = None
     """Ends the reading. None: it has not begun."""
     ended: asyncio.Event = field(default_factory=asyncio.Event)
@@ -366,9 +368,16 @@ class _Running:
             if self.until is not None and self.until.when() is None:
                 self.until.reschedule(self.deadline_at)
 
-    def take(self, piece: StreamDelta, version: int) -> TokenChunk:
-        """The tokens of one event. version: theirs, if the server does not deliver."""
-        versions = (version,) * len(piece.token_ids) if piece.versions is None else piece.versions
+    def take(self, piece: StreamDelta, version: int, *, is_held: bool) -> TokenChunk:
+        """The tokens of one event.
+
+        version: of the weights now: that of the tokens, if the server does not say theirs.  is_held: some may have
+        waited there since the weights before, so that all of them are taken for tokens of those.
+        """
+        of_event = self.version if is_held and self.token_ids else version
+        versions = (of_event,) * len(piece.token_ids) if piece.versions is None else piece.versions
+        if piece.token_ids:
+            self.version = version
         chunk = TokenChunk(piece.token_ids, piece.logprobs, versions)
         self.token_ids += piece.token_ids
         self.logprobs += piece.logprobs

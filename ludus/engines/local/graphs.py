@@ -21,6 +21,7 @@ import torch
 from torch import Tensor
 
 from ludus.engines.local.kernels.base import RaggedBatch
+from ludus.engines.local.kernels.tables import CardTables
 from ludus.engines.local.kernels.triton import StepTables, attend_with, tile_queries
 from ludus.engines.local.paged import PagedCache
 from ludus.kernels.library import AttentionRule
@@ -90,7 +91,7 @@ class StepGraphs:
         self._capture = capture
         head = model.head_weight
         self._queries = tile_queries(config.num_heads, config.num_kv_heads, head.dtype)
-        self._page_ids = torch.zeros(max_running * max_pages, dtype=torch.int32, device=head.device)
+        self._tables = CardTables(max_running, max_pages, head.device)
         self._graphs: dict[tuple[int, int], _Graph] = {}
         self._is_told = False
         """The log says that some size could not be captured."""
@@ -106,8 +107,8 @@ class StepGraphs:
         graph = self._graphs.get((size, queries))
         if graph is None:
             num_tiles = min(size, self._max_running + size // queries)
-            graph = _Graph(StepTables(size, num_tiles, queries=queries, page_ids=self._page_ids))
-        graph.tables.fill(ids, positions, chunks)
+            graph = _Graph(StepTables(size, num_tiles, queries=queries, page_ids=self._tables.page_ids))
+        graph.tables.fill(ids, positions, chunks, self._tables.place([chunk.pages for chunk in chunks.chunks]))
         if graph.replay is None:
             graph.replay = self._captured(partial(self._compute, graph.tables), size)
             self._graphs[size, queries] = graph

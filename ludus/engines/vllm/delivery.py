@@ -26,8 +26,12 @@ def vllm_delivery(settings: VllmSettings, files: WeightFiles | None) -> Mapping[
         transfer = NcclTransfer() if settings.weights == "nccl" else IpcTransfer()
     else:
         transfer = FileTransfer(files) if files.adapter_config is None else AdapterTransfer(files)
-    shares_card = settings.placement == "shared"
-    return {"transfer": transfer, "keep_kv": settings.keep_kv_on_publish, "shares_card": shares_card}
+    return {
+        "transfer": transfer,
+        "keep_kv": settings.keep_kv_on_publish,
+        "shares_card": settings.placement == "shared",
+        "stream_interval": settings.stream_interval,
+    }
 
 
 def transfer_backend(settings: VllmSettings) -> str:

@@ -68,6 +68,7 @@ class VllmEngine(HttpEngine):
         transfer: Transfer | None = None,
         keep_kv: bool = True,
         shares_card: bool = False,
+        stream_interval: int = 1,
     ) -> VllmEngine:
         """The engine behind `url`, such as http://localhost:8000. Blocks until the server has answered.
 
@@ -75,6 +76,7 @@ class VllmEngine(HttpEngine):
         transfer: how new weights reach the server. None: its weights are its own, and all tokens carry version 0.
         keep_kv: sequences in flight keep their keys and values when weights are published.
         shares_card: a pause puts the server to sleep: its card is the trainer's then.
+        stream_interval: tokens of an answer that come together, after its first.
         Raises UserError if the server has another tokenizer or its token-in/token-out interface is not served,
         BackendError if it cannot be reached.
         """
@@ -87,7 +89,8 @@ class VllmEngine(HttpEngine):
                 _let_go_on(ask)
             is_processed = _reports_processed_logprobs(ask)
         server = Server(url, int(card["max_model_len"]), tokenizer.stop_ids, bearer(api_key))
-        protocol = VllmProtocol(server, card["id"], is_processed, transfer, keep_kv, shares_card)
+        how = (transfer, keep_kv, shares_card, stream_interval)
+        protocol = VllmProtocol(server, card["id"], is_processed, *how)
         return cls(protocol, version=0 if transfer is None else UNPUBLISHED)
 
 
@@ -104,10 +107,16 @@ class VllmProtocol(ServerProtocol):
     """None: weights cannot be published."""
     keep_kv: bool = True
     shares_card: bool = False
+    stream_interval: int = 1
+    """Tokens of an answer that come together, after its first."""
     salt: str | None = None
     """Calls find the keys and values of calls with the same salt alone. None: nothing was published."""
     asleep: tuple[str, ...] = ()
     """What of SLEEPING is."""
+
+    @property
+    def holds_tokens(self) -> bool:
+        return self.stream_interval > 1
 
     def check(self, call: Call) -> None:
         sampling = call.sampling
@@ -292,6 +301,8 @@ class VllmProtocol(ServerProtocol):
             "logprobs": sampling.top_logprobs,
             "detokenize": bool(sampling.stop),
         }
+        if self.holds_tokens:
+            params["stream_interval"] = self.stream_interval
         if sampling.logit_bias:
             params["logit_bias"] = dict(sampling.logit_bias)
         if sampling.grammar is not None:

@@ -13,7 +13,9 @@ class VllmSettings(BatchSettings, ServerSettings):
     """Keys of memory and batch are passed to vLLM if they are set."""
 
     implementation: ClassVar[str] = "ludus.engines.vllm.kind:KIND"
-    acts_with_urls: ClassVar[frozenset[str]] = ServerSettings.acts_with_urls | {"keep_kv_on_publish", "placement"}
+    acts_with_urls: ClassVar[frozenset[str]] = ServerSettings.acts_with_urls | {
+        *("keep_kv_on_publish", "placement", "stream_interval"),
+    }
     kind: Literal["vllm"] = "vllm"
     python: str | None = None
     """Interpreter of the environment that has vLLM. None: the one that runs Ludus."""
@@ -21,6 +23,9 @@ class VllmSettings(BatchSettings, ServerSettings):
     """Devices that share one replica's weights."""
     data_parallel_size: int = Field(default=1, ge=1)
     """Copies of the weights inside one replica."""
+    stream_interval: int = Field(default=1, ge=1)
+    """Tokens of an answer that come in one message, after its first token. Each message takes the run's process as
+    long, whatever is in it; but of an answer that is cut off, tokens that wait for the next message are lost."""
     args: dict[str, Any] = Field(default_factory=dict)
     """Further options of the server's command line, such as {max_model_len: 4096}."""
 

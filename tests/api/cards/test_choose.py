@@ -4,7 +4,7 @@ import random
 
 import pytest
 
-from ludus.api.cards.choose import Cards, Fixed, Plan, choose
+from ludus.api.cards.choose import Cards, Fixed, Plan, choose, contexts_of
 from ludus.api.cards.memory import GB, Job, Training, host_bytes, training_parts
 from ludus.api.cards.refuse import refusal
 from ludus.api.cards.shape import ModelShape
@@ -220,7 +220,8 @@ def random_case(rng):
     if rng.random() < 0.1:
         given["kv_bytes"] = rng.choice((2**29, 2**33))
     if rng.random() < 0.1:
-        given["context_length"] = rng.choice((1024, 2048, 16_384))
+        given["context_length"] = rng.choice((1024, 2048, 16_384, 131_072))
+        given["context"] = rng.choice((1, None))
     if rng.random() < 0.2:
         given["in_host"] = rng.random() < 0.5
     if rng.random() < 0.2:
@@ -317,3 +318,18 @@ def test_ranks_are_a_multiple_of_those_of_a_row():
     """No other placement is tried."""
     plan = choose(job("8b", lora=True), Cards.read("8x80"), Fixed(tensor=2, context=2))
     assert plan is not None and plan.how.ranks % 4 == 0
+
+
+def test_rows_are_cut_over_as_few_ranks_as_a_long_sequence_needs():
+    """Where nothing fits otherwise: 8 billion weights whole on eight cards, a sequence of 131,072 tokens. Where it
+    fits, and where no such length was given, nothing is cut; a model is never cut over more ranks than it has heads."""
+    long = {"context_length": 131_072, "context": None}
+    assert choose(job("8b"), Cards.read("8x80"), Fixed(context_length=131_072)) is None
+    plan = planned("8b", "8x80", **long)
+    assert plan.how.context > 1 and plan.how.ranks % plan.how.context == 0
+    assert plan.longest_tokens >= 131_072 and all(use.num_bytes <= 80 * GB for use in plan.uses)
+    for fewer in (each for each in contexts_of(job("8b"), Fixed()) if each < plan.how.context):
+        assert choose(job("8b"), Cards.read("8x80"), Fixed(**{**long, "context": fewer})) is None
+    assert planned("8b", "8x80", context=None) == planned("8b", "8x80")
+    assert planned("0.6b", "1x80", context=None, context_length=16_384).how.context == 1
+    assert contexts_of(job("0.6b"), Fixed(tensor=4)) == (1, 2, 4)

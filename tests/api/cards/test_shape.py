@@ -84,6 +84,7 @@ def test_a_model_that_is_broken_is_named(tmp_path):
     ("changes", "says"),
     [
         ({"num_experts": 8}, "mixture of experts"),
+        ({"kv_lora_rank": 256}, "latent attention"),
         ({"num_hidden_layers": None}, "config.json"),
         ({"intermediate_size": None}, "config.json"),
     ],

@@ -241,7 +241,7 @@ def test_a_plan_places_processes_where_nothing_is_given(model):
     assert (again.how.ranks, again.engine, again.replicas) == (3, "server", 5)
     vllm, keys = plan_for(load_config(None, [model("8b"), "engine.kind=vllm", "trainer.ranks=4"]), Cards.read("8x80"))
     assert (vllm.how.ranks, vllm.engine) == (4, "vllm")
-    assert "engine.kv_bytes" not in keys
+    assert "engine.kv_bytes" not in keys and keys["engine.stream_interval"] == 16
 
 
 def test_cards_are_counted_or_given(monkeypatch):
@@ -271,3 +271,29 @@ def test_an_optimizer_goes_where_there_is_room(model, machine, monkeypatch):
         planned(load_config(None, [model("4b"), "trainer.offload=none"]))
     machine(80)
     assert planned(load_config(None, [model("4b")])).trainer.offload == "none"
+
+
+def test_a_sequence_too_long_for_a_card_is_cut_over_the_ranks_that_there_are(model, machine, tmp_path):
+    """Instead of ending the run; a resumed run keeps it, and what is given is not changed."""
+    keys = [model("8b", max_position_embeddings=131_072), "trainer.ranks=4", "scheduler.trainer.gpus=1"]
+    keys += ["engine.kind=vllm", "engine.urls=[http://h:1]", f"run_root={tmp_path}", "name=begun"]
+    machine(80, 80, 80, 80)
+    assert planned(load_config(None, keys)).trainer.context_parallel == 1  # no such length is asked for
+    keys.append("model.context_length=131072")
+    begun = planned(load_config(None, keys))
+    assert (begun.trainer.context_parallel, begun.trainer.offload) == (2, "optimizer")
+    assert begun.engine.stream_interval == 16
+    begun.folder.mkdir()
+    write_config(begun.folder, begun.to_yaml())
+    machine(80, 80, 80, 80, free=[70] * 4)
+    again = planned(load_config(None, keys), goes_on=True)
+    assert again.trainer == begun.trainer
+    with pytest.raises(ConfigError, match=r"does not fit on 4 cards .*trainer\.context_parallel=4"):
+        planned(load_config(None, [*keys, "trainer.context_parallel=1"]), goes_on=True)
+
+
+def test_a_vllm_without_a_card_of_its_own_is_told_of_turns(model, machine):
+    """A machine with one card; that is nearer than a second one."""
+    machine(80)
+    with pytest.raises(ConfigError, match=r"The nearest that fits: .*engine\.placement=shared"):
+        planned(load_config(None, [model("4b"), "engine.kind=vllm"]))

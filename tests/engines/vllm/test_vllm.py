@@ -15,8 +15,8 @@ from ludus.engines.vllm.weights import AdapterTransfer, FileTransfer
 from ludus.engines.weights import WeightFiles
 from ludus.errors import BackendError, UserError
 from ludus.text.tokenizer import Tokenizer
-from ludus.types import Sampling
-from tests.engines.contract import CHECKS, GRAMMAR, SAMPLING, NoNewWeights, call
+from ludus.types import Sampled, Sampling, TokenChunk
+from tests.engines.contract import CHECKS, GRAMMAR, LONG, SAMPLING, NoNewWeights, call
 from tests.engines.vllm.vllm_server import CONTEXT, MODEL, NUM_CACHED, StandIn, Tensors, improvise, serving
 
 
@@ -195,6 +195,50 @@ def test_every_option_reaches_the_server(url: str, stand_in: StandIn, tokenizer:
     }
     assert sampled.num_cached_tokens == NUM_CACHED
     assert sampled.kept_ids == tuple((token, token + 1, token + 2) for token in sampled.token_ids)
+
+
+def test_tokens_come_together(url: str, stand_in: StandIn, tokenizer: Tokenizer) -> None:
+    """The first at once, then as many as was asked for; without it nothing is asked for, and each comes by itself."""
+
+    async def sizes(stream_interval: int) -> list[int]:
+        engine = VllmEngine.connect(url, tokenizer, stream_interval=stream_interval)
+        chunks: list[TokenChunk] = []
+        await engine.generate(call(sampling=replace(SAMPLING, max_new_tokens=10)), chunks.append)
+        await engine.close()
+        return [len(chunk.token_ids) for chunk in chunks]
+
+    assert asyncio.run(sizes(4)) == [1, 4, 4, 1]
+    assert stand_in.asked[-1]["sampling_params"]["stream_interval"] == 4
+    assert asyncio.run(sizes(1)) == [1] * 10
+    assert "stream_interval" not in stand_in.asked[-1]["sampling_params"]
+
+
+def test_tokens_that_waited_at_the_server_are_of_the_weights_before(
+    url: str, stand_in: StandIn, tokenizer: Tokenizer, files: WeightFiles
+) -> None:
+    """Of an answer that is cut off nobody says which weights sampled what came with the first tokens of the next
+    version: none is taken for newer than it is."""
+    stand_in.engine._token_delay_s = 0.02
+
+    async def scenario() -> Sampled:
+        engine = VllmEngine.connect(url, tokenizer, transfer=FileTransfer(files), stream_interval=4)
+        await engine.publish(0, Tensors())
+        chunks: asyncio.Queue[TokenChunk] = asyncio.Queue()
+        running = asyncio.create_task(engine.generate(call(sampling=LONG), chunks.put_nowait))
+        for _ in range(2):
+            await chunks.get()
+        await asyncio.sleep(0.03)  # some wait there now
+        await engine.publish(1, Tensors())
+        for _ in range(2):
+            await chunks.get()
+        await engine.abort("call")
+        sampled = await running
+        await engine.close()
+        return sampled
+
+    sampled = asyncio.run(scenario())
+    assert sampled.stop_reason == "abort"
+    assert sampled.versions[:13] == (0,) * 9 + (1,) * 4
 
 
 def test_logprobs_of_the_bare_model_are_not_taken_for_others(tokenizer: Tokenizer) -> None:

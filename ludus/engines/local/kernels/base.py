@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from itertools import accumulate
 from typing import Protocol
 
@@ -39,22 +40,44 @@ class RaggedBatch:
 
     def __init__(self, chunks: Sequence[SequenceChunk]) -> None:
         self.chunks = tuple(chunks)
-        first_page = list(accumulate((len(chunk.pages) for chunk in chunks), initial=0))
-        self.page_ids = torch.tensor([page for chunk in chunks for page in chunk.pages], dtype=torch.int32)
-        """Tables of all runs, one after the other."""
-        self.table_start_S = torch.tensor(
-            [start for chunk, start in zip(chunks, first_page, strict=False) for _ in range(chunk.num_tokens)]
-        )
-        """Where in `page_ids` the table of a row begins, int64."""
-        self.num_seen_S = torch.tensor(
-            [at + 1 for chunk in chunks for at in range(chunk.start, chunk.start + chunk.num_tokens)], dtype=torch.int32
-        )
-        """Tokens before and at a row's own."""
-        self.slots_S = torch.tensor([slot for chunk in chunks for slot in _slots(chunk)])
-        """Where keys and values of a row go: its page * PAGE_TOKENS + its offset there, int64."""
+        self._num_tokens = sum(chunk.num_tokens for chunk in self.chunks)
+
+    # Not every kernel reads all of them, and tables of many sequences take a while to be made into one.
+
+    @cached_property
+    def page_ids(self) -> Tensor:
+        """Tables of all runs, one after the other, int32."""
+        return torch.tensor([page for chunk in self.chunks for page in chunk.pages], dtype=torch.int32)
+
+    @cached_property
+    def table_starts(self) -> list[int]:
+        """Where in `page_ids` the table of each run begins."""
+        return list(accumulate((len(chunk.pages) for chunk in self.chunks[:-1]), initial=0))
+
+    @cached_property
+    def table_start_S(self) -> Tensor:  # noqa: N802  a shape is a suffix
+        """The same for each row, int64."""
+        starts = zip(self.chunks, self.table_starts, strict=False)
+        return torch.tensor([start for chunk, start in starts for _ in range(chunk.num_tokens)])
+
+    @cached_property
+    def num_seen_S(self) -> Tensor:  # noqa: N802  a shape is a suffix
+        """Tokens before and at a row's own, int32."""
+        seen = [at + 1 for chunk in self.chunks for at in range(chunk.start, chunk.start + chunk.num_tokens)]
+        return torch.tensor(seen, dtype=torch.int32)
+
+    @cached_property
+    def slots(self) -> list[int]:
+        """Where keys and values of a row go: its page * PAGE_TOKENS + its offset there."""
+        return [slot for chunk in self.chunks for slot in _slots(chunk)]
+
+    @cached_property
+    def slots_S(self) -> Tensor:  # noqa: N802  a shape is a suffix
+        """The same, int64."""
+        return torch.tensor(self.slots)
 
     def __len__(self) -> int:
-        return self.num_seen_S.shape[0]
+        return self._num_tokens
 
     def __repr__(self) -> str:
         return f"<RaggedBatch {len(self.chunks)} with {len(self)} tokens>"

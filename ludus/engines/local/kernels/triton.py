@@ -36,8 +36,7 @@ class StepTables:
     """What the kernels read of a step, in tensors that stay where they are and are filled again for each step."""
 
     def __init__(self, num_rows: int, num_tiles: int, *, queries: int, page_ids: Tensor) -> None:
-        """queries: most rows of a tile.  page_ids: takes the page tables of a step, one after the other; several
-        StepTables may share it."""
+        """queries: most rows of a tile.  page_ids: has the page tables; several StepTables may share it."""
         self.queries = queries
         self.page_ids = page_ids
         self.num_rows, self.num_tiles = num_rows, num_tiles
@@ -50,25 +49,26 @@ class StepTables:
     def __repr__(self) -> str:
         return f"<StepTables of {self.num_rows} rows, {self.num_tiles} tiles>"
 
-    def fill(self, ids: Sequence[int], positions: Sequence[int], chunks: RaggedBatch) -> None:
-        """A step of at most as many rows and tiles; rows that fill it up are stored nowhere and attend to nothing."""
+    def fill(
+        self, ids: Sequence[int], positions: Sequence[int], chunks: RaggedBatch, table_starts: Sequence[int]
+    ) -> None:
+        """A step of at most as many rows and tiles; rows that fill it up are stored nowhere and attend to nothing.
+
+        table_starts: where in `page_ids` the table of each run begins.
+        """
         tiles: list[tuple[int, int, int, int]] = []
-        row = table = 0
-        for chunk in chunks.chunks:
+        row = 0
+        for chunk, table in zip(chunks.chunks, table_starts, strict=True):
             for at in range(0, chunk.num_tokens, self.queries):
                 num_rows = min(self.queries, chunk.num_tokens - at)
                 tiles.append((row + at, num_rows, table, chunk.start + at + 1))
             row += chunk.num_tokens
-            table += len(chunk.pages)
         assert row <= self.num_rows and len(tiles) <= self.num_tiles, f"{row} rows, {len(tiles)} tiles in {self!r}"
         filling, rest = self.num_rows - row, [0] * (self.num_tiles - len(tiles))
-        rows = [
-            [*each, *[filler] * filling] for each, filler in ((ids, 0), (positions, 0), (chunks.slots_S.tolist(), -1))
-        ]
+        rows = [[*each, *[filler] * filling] for each, filler in ((ids, 0), (positions, 0), (chunks.slots, -1))]
         columns = [[*column, *rest] for column in zip(*tiles, strict=True)]
         numbers = torch.tensor([number for part in (*rows, *columns) for number in part], dtype=torch.int32)
         self._numbers.copy_(numbers)
-        self.page_ids[:table].copy_(chunks.page_ids)
 
 
 class TritonKernel:
@@ -97,9 +97,9 @@ class TritonKernel:
         if self._chunks is not chunks:
             queries = tile_queries(q.shape[0], k.shape[0], cache.dtype)
             num_tiles = sum(-(-chunk.num_tokens // queries) for chunk in chunks.chunks)
-            page_ids = torch.zeros(len(chunks.page_ids), dtype=torch.int32, device=self._device)
+            page_ids = chunks.page_ids.to(self._device)
             self._tables = StepTables(len(chunks), num_tiles, queries=queries, page_ids=page_ids)
-            self._tables.fill([0] * len(chunks), [0] * len(chunks), chunks)
+            self._tables.fill([0] * len(chunks), [0] * len(chunks), chunks, chunks.table_starts)
             self._chunks = chunks
         assert self._tables is not None, "made for these chunks"
         attend_with(self._tables, q, k, v, cache, rule=rule, out=out)

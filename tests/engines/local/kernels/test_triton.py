@@ -21,11 +21,9 @@ def test_tiles_cover_each_row_once(runs: list[tuple[int, int]], queries: int, sp
     ]
     batch = RaggedBatch(chunks)
     num_tiles = sum(-(-num // queries) for _, num in runs)
-    tables = StepTables(
-        len(batch) + spare, num_tiles + spare, queries=queries, page_ids=torch.zeros(600, dtype=torch.int32)
-    )
+    tables = StepTables(len(batch) + spare, num_tiles + spare, queries=queries, page_ids=batch.page_ids)
     for _ in range(2):  # what an earlier step has left does not stay
-        tables.fill(list(range(100, 100 + len(batch))), batch.num_seen_S.tolist(), batch)
+        tables.fill(list(range(100, 100 + len(batch))), batch.num_seen_S.tolist(), batch, batch.table_starts)
     rows = [(number, at) for number, (_, num) in enumerate(runs) for at in range(num)]
     seen = []
     for tile in range(num_tiles):
