@@ -29,14 +29,14 @@ DEFAULTS: Given = {
     norms.REWARDS: None,
     norms.ADVANTAGES: None,
 }
-"""Those of AReaL's defaults that change what is trained."""
+OF_OPTIMIZER: Given = {"lr": 0.001, "weight_decay": 0.01, "beta1": 0.9, "beta2": 0.999}
+OF_REFERENCE: Given = {"actor.kl_ctl": 0.1}
+"""These three: those of AReaL's defaults that change what is trained."""
 STEPS = "steps of an epoch"
 """Not a key of AReaL's: their number, where the rows are known."""
 _SAVED_STEPS, _SAVED_EPOCHS = (
     [f"{each}.freq_{unit}" for each in ("saver", "recover", "checkpointer")] for unit in ("steps", "epochs")
 )
-OF_OPTIMIZER: Given = {"lr": 0.001, "weight_decay": 0.01, "beta1": 0.9, "beta2": 0.999}
-OF_REFERENCE: Given = {"actor.kl_ctl": 0.1}
 
 
 # ---- the run and its agents
@@ -137,7 +137,7 @@ def _saved(name: str, value: Any, given: Given) -> Meaning:
 def implied(given: Given) -> dict[str, Any]:
     """AReaL's keys with their defaults that are not given, and change what is trained. Empty without an actor: a
     configuration of Ludus's keys has Ludus's defaults."""
-    if not any(key.startswith("actor.") for key in given):
+    if not _has_actor(given):
         return {}
     found = {**DEFAULTS}
     for whose in _OPTIMIZERS:
@@ -153,7 +153,7 @@ def defaults(given: Given, keys: Given, beside: Collection[str]) -> dict[str, An
 
     keys: those that are `implied`, which `given` has too.  beside: names of Ludus's keys that come before them.
     """
-    if not keys:
+    if not _has_actor(given):
         return {}
     ours = {**default_correction(given), **(_gae(given) if _has_critic(given) else {})}
     for key, value in keys.items():
@@ -161,6 +161,10 @@ def defaults(given: Given, keys: Given, beside: Collection[str]) -> dict[str, An
         assert meaning is not None, f"{key} is no key of AReaL's"
         ours |= meaning.ours
     return {own: value for own, value in ours.items() if not is_named(own, beside)}
+
+
+def _has_actor(given: Given) -> bool:
+    return any(key.startswith("actor.") for key in given)
 
 
 def _is_decoupled(given: Given) -> bool:

@@ -249,6 +249,12 @@ def _critics_minibatch(value: Any, given: Given) -> Meaning:
     return Meaning("left out", f"the critic learns from the policy's minibatches, which are of {sizes[1]} rows")
 
 
+def _folder(value: Any, given: Given) -> Meaning:
+    if not value or "${" in str(value) or "run_root" in given:
+        return Meaning("not needed", "run_root and name set the run's folder, which has every episode")
+    return Meaning("changed", "the run's folder is in it, called by trainer.experiment_name", {"run_root": str(value)})
+
+
 def _epochs(value: Any, given: Given) -> Meaning:
     if given.get("trainer.total_training_steps") is not None:
         return Meaning("not needed", "trainer.total_training_steps says when it ends")
@@ -351,6 +357,7 @@ _RULES: Table = {
     _USE_KL: _uses_kl,
     **{name: _kl_term(_TABLE[name]) for name in (_KL_COEF, _ACTOR + "kl_loss_type")},
     "trainer.total_epochs": _epochs,
+    "trainer.default_local_dir": _folder,
     **{name: partial(_warm_up, name) for name in _TABLE if name.endswith(".lr_warmup_steps")},
     **{
         f"{optim}.lr_warmup_steps_ratio": partial(_warm_up_share, optim, ours)

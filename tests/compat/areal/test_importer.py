@@ -296,6 +296,10 @@ def test_what_is_not_given_is_areals_default() -> None:
     assert config.algorithm.reward_kl is not None and config.algorithm.reward_kl.coef == 0.1
     assert config.algorithm.advantage == GroupSettings(baseline="none", scale="none")
     assert config_of({"actor": {"path": "x"}}).algorithm.reward_kl is None
+    whole = {"agent": {"session_timeout_seconds": 60}, "request_timeout": 60}
+    data = {"gconfig": {"n_samples": 2}, "train_dataset": {"batch_size": 2}, "rollout": whole}
+    plain = {"path": "x", "ppo_n_minibatches": 1, "reward_norm": None, "adv_norm": None}
+    assert config_of({**data, "actor": plain}).algorithm.correction == BypassSettings()
     assert config_of({"gconfig": {"temperature": 0.5}}).gconfig.n_samples == Config().gconfig.n_samples
 
 

@@ -389,7 +389,7 @@ def test_keys_of_machines_and_engines_are_taken(caplog: pytest.LogCaptureFixture
             "actor_rollout_ref.rollout.engine_kwargs.vllm.cudagraph_mode=x",
             "ray_kwargs.ray_init.num_cpus=8",
             "data.prompt_key=prompt",
-            "trainer.default_local_dir=x",
+            "trainer.rollout_data_dir=x",
             "trainer.resume_mode=auto",
             "reward_model.reward_manager=dapo",
             "critic.strategy=fsdp",
@@ -404,7 +404,7 @@ def test_keys_of_machines_and_engines_are_taken(caplog: pytest.LogCaptureFixture
             f"{_ACTOR}.optim.lr_decay_steps=40",
         ],
     )
-    assert "ray_kwargs.ray_init.num_cpus" in caplog.text and "trainer.default_local_dir" in caplog.text
+    assert "ray_kwargs.ray_init.num_cpus" in caplog.text and "trainer.rollout_data_dir" in caplog.text
     for refused in (
         f"{megatron}.override_transformer_config.moe_aux_loss_coeff=0.01",
         "data.prompt_key=question",
@@ -422,6 +422,14 @@ def test_keys_of_machines_and_engines_are_taken(caplog: pytest.LogCaptureFixture
         load_config(None, share[:1])
     falls = load_config(None, [f"{_ACTOR}.optim.lr_decay_style=cosine", f"{_ACTOR}.optim.lr_decay_steps=40"])
     assert (falls.trainer.optimizer.decay, falls.trainer.optimizer.total_steps) == ("cosine", 40)
+
+
+def test_a_run_lies_where_verl_would_save_it() -> None:
+    """So that two scripts whose experiments have one name are two runs; Ludus's own key comes first."""
+    asked = ["trainer.default_local_dir=/ckpts/mine", "trainer.experiment_name=first"]
+    assert load_config(None, asked).folder == Path("/ckpts/mine/first")
+    assert load_config(None, [*asked, "run_root=elsewhere"]).folder == Path("elsewhere/first")
+    assert load_config(None, asked[1:]).folder == Path("runs/first")
 
 
 def test_a_yaml_is_read_too(tmp_path: Path) -> None:
