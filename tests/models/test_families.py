@@ -315,7 +315,7 @@ def test_what_is_trained_is_right(name: str, tmp_path: Path) -> None:
     rows = [torch.randint(3, 96, (count,)) for count in (min(TOKENS, model.config.context_length), 11)]
     for logits in ([plain(input_ids=row[None], use_cache=False).logits[0] for row in rows], packed(model, rows)):
         losses = [functional.cross_entropy(each[:-1], row[1:]) for each, row in zip(logits, rows, strict=True)]
-        torch.stack(losses).sum().backward()  # type: ignore[no-untyped-call]
+        torch.stack(losses).sum().backward()
     expected = {each.replace("language_model.", ""): own.grad for each, own in plain.named_parameters()}
     for weight, parameter in model.module.named_parameters():
         grads = (parameter.grad, expected[weight])
