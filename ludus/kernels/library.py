@@ -8,7 +8,10 @@ without OpenMP share one thread pool of ours.
 from __future__ import annotations
 
 import ctypes
+import hashlib
 import logging
+import os
+import platform
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
@@ -20,12 +23,15 @@ import torch
 from torch import Tensor
 
 from ludus.kernels.build import POOL, build_library, obtain
+from ludus.machine import Machine
 
 logger = logging.getLogger(__name__)
 
 DTYPES: Mapping[torch.dtype, int] = MappingProxyType({torch.float32: 0, torch.bfloat16: 1})
 """`enum Dtype` of numbers.h."""
 
+CAPS = ("ATEN_CPU_CAPABILITY", "ONEDNN_MAX_CPU_ISA", "DNNL_MAX_CPU_ISA", "ONEDNN_DEFAULT_FPMATH_MODE")
+"""Variables by which torch's products leave out instructions that the processor has."""
 # The sums of one head must fit into registers and first-level cache.
 MAX_HEAD_DIM = 256
 ADDRESS, SIZE, COUNT, FRACTION = ctypes.c_void_p, ctypes.c_int64, ctypes.c_int32, ctypes.c_float
@@ -100,6 +106,15 @@ def _share() -> Any:
         return share
     logger.warning("our kernels compute on one thread: %s", share)
     return None
+
+
+def torch_here() -> str:
+    """A key of what torch computes with: by processor, version and caps on instructions."""
+    machine = Machine.look(seconds=0)
+    caps = [f"{name}={os.environ.get(name, '')}" for name in CAPS]
+    capability = torch.backends.cpu.get_cpu_capability()
+    parts = (platform.machine(), machine.processor, *machine.instructions, torch.__version__, capability, *caps)
+    return hashlib.sha256("\0".join(parts).encode()).hexdigest()[:16]
 
 
 def cost_level(device: torch.device) -> int:

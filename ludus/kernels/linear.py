@@ -17,7 +17,7 @@ from torch.nn import functional
 
 from ludus.errors import InternalError
 from ludus.kernels.build import build_library, obtain
-from ludus.kernels.library import ADDRESS, COUNT, DTYPES, SIZE, load_library, refuse
+from ludus.kernels.library import ADDRESS, COUNT, DTYPES, SIZE, load_library, refuse, torch_here
 from ludus.processes.files import remembered, user_cache
 
 _TOO_SLOW = 2.0
@@ -77,12 +77,12 @@ def unsupported_reason(weight: Tensor) -> str | None:
 
 @cache
 def _times_as_long(dtype: torch.dtype, num_threads: int, folder: Path | None = None) -> float:
-    """Ratio of our product's time to torch's for few rows; measured once for this build, and stored.
+    """Ratio of our product's time to torch's for few rows; measured once for this build and torch, and stored.
 
     folder: where it is stored. None: the user's cache.
     """
     build = build_library("linear").parent.name
-    name = f"linear-{build}-{torch.__version__}-{str(dtype).removeprefix('torch.')}-{num_threads}.json"
+    name = f"linear-{build}-{torch_here()}-{str(dtype).removeprefix('torch.')}-{num_threads}.json"
     return remembered((folder or user_cache() / "machine") / name, lambda: _measure(dtype))["ratio"]
 
 

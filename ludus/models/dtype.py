@@ -7,10 +7,8 @@ Invariant: on one machine the answer stays what it was, until torch, the process
 
 from __future__ import annotations
 
-import hashlib
 import logging
 import os
-import platform
 import time
 from dataclasses import asdict, dataclass
 from functools import cache
@@ -20,7 +18,7 @@ from typing import Literal
 
 import torch
 
-from ludus.machine import Machine
+from ludus.kernels.library import CAPS, torch_here
 from ludus.models.device import choose_device
 from ludus.models.settings import ModelSettings
 from ludus.models.threads import choose_threads
@@ -31,8 +29,6 @@ logger = logging.getLogger(__name__)
 _AMPERE = (8, 0)
 """The first compute capability with products in bf16; cards before it emulate them, slower than fp32."""
 DtypeName = Literal["bfloat16", "float16", "float32"]
-CAPS = ("ATEN_CPU_CAPABILITY", "ONEDNN_MAX_CPU_ISA", "DNNL_MAX_CPU_ISA", "ONEDNN_DEFAULT_FPMATH_MODE")
-"""Variables by which torch's products leave out instructions that the processor has."""
 _WIDTH, _OUTPUTS = 576, 1536
 """Of the products that are timed: those of a small model's gated MLP."""
 _FEW_ROWS, _MANY_ROWS = 16, 384
@@ -111,16 +107,13 @@ def product_times(folder: Path | None = None) -> ProductTimes:
 
     folder: where it is kept. None: the user's cache.
     """
-    path = (folder or user_cache() / "machine") / f"products-{_key()}.json"
+    path = (folder or user_cache() / "machine") / f"products-{torch_here()}.json"
     return ProductTimes(**remembered(path, lambda: asdict(_measure())))
 
 
-def _key() -> str:
-    machine = Machine.look(seconds=0)
-    caps = [f"{name}={os.environ.get(name, '')}" for name in CAPS]
-    capability = torch.backends.cpu.get_cpu_capability()
-    parts = (platform.machine(), machine.processor, *machine.instructions, torch.__version__, capability, *caps)
-    return hashlib.sha256("\0".join(parts).encode()).hexdigest()[:16]
+def caps_set() -> list[str]:
+    """The variables that are set by which torch leaves out instructions of the processor, as `NAME=value`."""
+    return [f"{name}={os.environ[name]}" for name in CAPS if name in os.environ]
 
 
 def _measure() -> ProductTimes:

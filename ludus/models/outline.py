@@ -2,7 +2,7 @@
 
 Knows: transformers' configurations, modules without memory (torch's meta device), names and types of tensors.
 Knows not: weights, hubs.
-What only a forward pass can tell is proven once the weights are there (`probe.py`).
+What only a forward pass with numbers can tell is proven once the weights are there (`probe.py`).
 """
 
 from __future__ import annotations
@@ -15,11 +15,13 @@ from typing import Any
 
 import torch
 from safetensors import SafetensorError, safe_open
-from torch import nn
+from torch import Tensor, nn
 from transformers import AutoConfig, PretrainedConfig
 from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING
 
 from ludus.errors import LudusError, UserError
+from ludus.kernels.library import AttentionRule
+from ludus.models.attention import ATTENTION_NAME, register_attention
 from ludus.models.config import ModelConfig, quantised, text_config
 
 _INDEX = "model.safetensors.index.json"
@@ -61,6 +63,7 @@ def check_outline(folder: Path, described: PretrainedConfig, config: ModelConfig
     if module is not None:
         _check_head(module, config)
         _check_keys(module, config)
+        _check_attention(module)
 
 
 def check_headers(folder: Path, config: ModelConfig) -> None:
@@ -102,6 +105,26 @@ def _without_weights(text: PretrainedConfig) -> nn.Module | None:
     except Exception:  # others' code, not all of which can do without numbers
         return None
     return module
+
+
+class _ShapePlan:
+    """Attention of which the shape alone is asked."""
+
+    def attend(self, layer_idx: int, q: Tensor, k: Tensor, v: Tensor, rule: AttentionRule) -> Tensor:
+        return q.new_empty(q.shape[0], q.shape[2], q.shape[1], v.shape[3])
+
+
+def _check_attention(module: Any) -> None:
+    """Refuse what layers ask of their attention that no plan does, as far as a pass without numbers comes."""
+    register_attention()
+    module.config._attn_implementation = ATTENTION_NAME
+    at = torch.zeros((1, 2), dtype=torch.long, device="meta")
+    try:
+        module.eval()(input_ids=at, position_ids=at, use_cache=False, plan=_ShapePlan())
+    except LudusError:
+        raise
+    except Exception:  # others' code again; `probe.py` runs it with numbers
+        return
 
 
 def _check_head(module: Any, config: ModelConfig) -> None:

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from ludus.machine import Machine
 from ludus.models import dtype as module
 from ludus.models.dtype import ProductTimes, choose_dtype, product_times, with_dtype
 from ludus.models.settings import ModelSettings
@@ -99,7 +100,7 @@ def test_what_is_named_stays(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_without_avx512_it_is_fp32(tmp_path: Path) -> None:
     """torch emulates bf16 below AVX-512, at a small part of fp32's speed; the cap is part of the key."""
-    if "avx512f" not in module.Machine.look(seconds=0).instructions:
+    if "avx512f" not in Machine.look(seconds=0).instructions:
         pytest.skip("this processor has no AVX-512 to hide")
     script = "import torch; from ludus.models.dtype import choose_dtype; print(choose_dtype(torch.device('cpu')))"
     caps = {"ATEN_CPU_CAPABILITY": "avx2", "ONEDNN_MAX_CPU_ISA": "AVX2"}

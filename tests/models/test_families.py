@@ -226,9 +226,7 @@ FAMILIES = {
     "quantised weights": Family("llama", QUANTISED, refused=r"are quantised \(gptq\)"),
     "Phi-1, Phi-2": Family("phi", refused="the head of PhiForCausalLM adds a bias"),
     "Gemma 4 (text)": Family("gemma4_text", {**WIDE, "hidden_size_per_layer_input": 8}, refused="layers that all have"),
-}
-REFUSED_ONCE_RUN = {
-    "Nemotron": (Family("nemotron", WIDE), "does not hand on|in code of its own"),  # transformers before 5.11
+    "Nemotron": Family("nemotron", WIDE, refused="does not hand on|in code of its own"),  # the latter before 5.11
 }
 # What configurations may say of windows, beside what families usually do.
 LONG: dict[str, Any] = {"sliding_window": 40}  # longer than any sequence that a model is proven on
@@ -410,15 +408,6 @@ def test_quantised_weights_of_which_no_configuration_tells_are_refused(tmp_path:
         load_model(settings)
 
 
-@pytest.mark.parametrize("name", REFUSED_ONCE_RUN)
-def test_what_its_configuration_does_not_tell_is_refused_once_it_ran(name: str, tmp_path: Path) -> None:
-    """Layers that hand nothing on."""
-    family, message = REFUSED_ONCE_RUN[name]
-    build(family, tmp_path)
-    with pytest.raises(UserError, match=message):
-        load_model(ModelSettings(path=str(tmp_path), dtype="float32", device="cpu"))
-
-
 @torch.no_grad()
 def test_a_cap_far_above_the_logits_of_a_check_is_seen(tmp_path: Path) -> None:
     """Logits of a few tokens may lie where a cap of 30 changes next to nothing; other text would reach it."""
@@ -447,7 +436,7 @@ def test_the_page_has_a_line_for_each_family() -> None:
     page = (Path(__file__).parents[2] / "docs" / "models.md").read_text()
     lines = dict(re.findall(r"^\| (.+?) \| (right|refused)[^|]* \|", page, re.MULTILINE))
     expected = {name: "right" if family.refused is None else "refused" for name, family in FAMILIES.items()}
-    assert lines == {**expected, **dict.fromkeys(REFUSED_ONCE_RUN, "refused")}
+    assert lines == expected
 
 
 def test_a_longer_context_than_frequencies_stay_for_is_refused(tmp_path: Path) -> None:

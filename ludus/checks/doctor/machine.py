@@ -17,7 +17,7 @@ from ludus.errors import BackendError
 from ludus.kernels.build import Build, build_library, build_of, find_compiler, source_names, version_of
 from ludus.machine import Machine
 from ludus.models.device import choose_device, has_apple_gpu
-from ludus.models.dtype import CAPS, ProductTimes, choose_dtype, product_times
+from ludus.models.dtype import ProductTimes, caps_set, choose_dtype, product_times
 from ludus.models.threads import choose_threads
 
 _DRIVER = Path("/dev/nvidiactl")
@@ -98,7 +98,7 @@ def _advice(
     )
     costs = (each.cost for each in kernels.values() if isinstance(each, Build))
     yield from dict.fromkeys(cost for cost in costs if cost is not None)
-    if caps := [f"{name}={os.environ[name]}" for name in CAPS if name in os.environ]:
+    if caps := caps_set():
         yield f"{' '.join(caps)} keeps torch from instructions that this processor may have: unset it"
     if machine.workers < machine.cores:
         yield f"its control group allows {machine.quota:g} of {machine.cores} cores: give the container more"

@@ -36,6 +36,6 @@ def test_threads_are_spoken_of_only_where_more_would_compute(
     if told is not None:
         monkeypatch.setenv("OMP_NUM_THREADS", told)
     monkeypatch.setattr(module, "has_apple_gpu", lambda: False)
-    monkeypatch.setattr(module, "CAPS", ())
+    monkeypatch.setattr(module, "caps_set", list)
     found = advice(machine, threads)
     assert said in found and bool(said) == bool(found)
