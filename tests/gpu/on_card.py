@@ -6,9 +6,12 @@ Each test says which part it is; they stand in the order in which a new card sho
 from __future__ import annotations
 
 import json
+import os
+import signal
 import subprocess
 import sys
-from collections.abc import Callable, Sequence
+import threading
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +29,7 @@ from ludus.engines.local.kernels.base import AttentionKernel
 from ludus.engines.local.kernels.eager import EagerKernel
 from ludus.engines.local.kernels.triton import TritonKernel
 from ludus.engines.local.runner import Runner
+from ludus.errors import BackendError
 from ludus.kernels.library import AttentionRule
 from ludus.models.flex_tree import TreeMasks, flex_tree_attention
 from ludus.models.load import LoadedModel, load_model
@@ -43,6 +47,8 @@ from tests.engines.local.steps import sampled
 from tests.models.test_flex_tree import random_row
 from tests.models.test_four_bit import quantized
 from tests.models.test_rowwise import TOLERANCE, assert_same, results
+from tests.trainer.teams import Team, relative_difference, sharded, weights, whole
+from tests.trainer.teams import batch as team_batch
 
 pytestmark = [
     pytest.mark.timeout(300),
@@ -379,3 +385,52 @@ def test_a_group_of_one_over_nccl() -> None:
     group.broadcast(tensor)
     assert tensor.tolist() == list(range(10))
     group.abort()
+
+
+@pytest.fixture(scope="module")
+def team() -> Iterator[Team]:
+    team = Team()
+    yield team
+    team.end()
+
+
+several = pytest.mark.skipif(torch.cuda.device_count() < 2, reason="needs two cards")
+
+
+@several
+@pytest.mark.parametrize("split", [{}, {"context": 2}, {"tensor": 2}], ids=["rows", "context", "tensor"])
+def test_two_cards_compute_the_gradient_of_one(
+    split: dict[str, int], team: Team, tiny_models: Callable[[str], Path]
+) -> None:
+    """Over NCCL; and after two batches, each of which moved the weights, they have the weights of one."""
+    folder = tiny_models("llama")
+    alone = whole(folder)
+    alone.forward_backward(team_batch(row_tokens=200))
+    expected = dict(alone.optimizer.gradients())
+    with sharded(team, folder, 2, split=split, device="cuda") as trainer:
+        trainer.forward_backward(team_batch(row_tokens=200))
+        found = {name: trainer.gradient(name).to(CARD) for name in expected}
+        assert relative_difference(found, expected) <= 1e-3
+        for each in (alone, trainer):
+            each.forget_gradients()
+            for _ in range(2):
+                each.train_batch(team_batch(row_tokens=200))
+                each.publish().copy_into_shared()
+        ours, reference = ({name: value.cpu() for name, value in weights(each).items()} for each in (trainer, alone))
+        assert relative_difference(ours, reference) <= 1e-2
+
+
+@several
+def test_a_rank_that_hangs_is_broken_off(team: Team, tiny_models: Callable[[str], Path]) -> None:
+    """Whoever waits for it in a sum over NCCL is let go, long before that takes its time; a new team meets."""
+    with sharded(team, tiny_models("llama"), 2, device="cuda") as trainer:
+        trainer.train_batch(team_batch())
+        hanging = team.processes.pop(0)
+        os.kill(hanging.pid, signal.SIGSTOP)
+        threading.Timer(3.0, trainer._ranks.abort).start()
+        with pytest.raises(BackendError, match="the connection to one of them was lost"):
+            trainer.train_batch(team_batch())
+        hanging.kill()
+        hanging.wait()
+    with sharded(team, tiny_models("llama"), 2, device="cuda") as trainer:
+        trainer.train_batch(team_batch())

@@ -19,34 +19,34 @@ from ludus.trainer.sharded import follow_commands
 from ludus.trainer.step import ModelTrainer
 
 
-def cut_model(folder: str, ranks: TorchRanks, lora: int | None, dtype: str) -> LoadedModel:
-    return shard_model(load_model(_settings(folder, lora, dtype), is_mapped=True), ranks.groups)
+def cut_model(settings: ModelSettings, ranks: TorchRanks) -> LoadedModel:
+    return shard_model(load_model(settings, is_mapped=True), ranks.groups)
 
 
 def cut_critic(
-    folder: str, ranks: TorchRanks, lora: int | None, dtype: str, critic: dict[str, Any] | None
+    settings: ModelSettings, ranks: TorchRanks, critic: dict[str, Any] | None
 ) -> CriticModel | CriticSettings | None:
     if critic is None:
         return None
-    loaded = load_critic(_settings(folder, lora, dtype), CriticSettings(**critic), is_mapped=True)
+    loaded = load_critic(settings, CriticSettings(**critic), is_mapped=True)
     if isinstance(loaded, CriticSettings):
         return loaded
     return replace(loaded, model=shard_model(loaded.model, ranks.groups))
 
 
-def _settings(folder: str, lora: int | None, dtype: str) -> ModelSettings:
-    adapters = None if lora is None else LoraSettings(rank=lora, alpha=8)
-    return ModelSettings(path=folder, dtype=dtype, lora=adapters)
+def model_settings(team: dict[str, Any]) -> ModelSettings:
+    adapters = None if team["lora"] is None else LoraSettings(rank=team["lora"], alpha=8)
+    return ModelSettings(path=team["folder"], dtype=team["dtype"], lora=adapters, device=team["device"])
 
 
 def main() -> None:
     torch.set_num_threads(1)
     for line in sys.stdin:
         team = json.loads(line)
-        place = (Rendezvous(**team["rendezvous"]), team["rank"], team["size"], torch.device("cpu"))
+        place = (Rendezvous(**team["rendezvous"]), team["rank"], team["size"], torch.device(team["device"]))
         ranks = TorchRanks.follow(*place, **team["split"])
-        of_model = (team["folder"], ranks, team["lora"], team["dtype"])
-        model, critic = cut_model(*of_model), cut_critic(*of_model, team["critic"])
+        of_model = model_settings(team)
+        model, critic = cut_model(of_model, ranks), cut_critic(of_model, ranks, team["critic"])
         settings, algorithm = TrainerSettings(**team["settings"]), AlgorithmSettings(**(team["algorithm"] or {}))
         own = ModelTrainer(model, settings, algorithm, lease=ComputeLease(), ranks=ranks, critic=critic)
         follow_commands(own, ranks)

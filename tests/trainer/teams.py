@@ -67,20 +67,30 @@ def sharded(
     algorithm: dict[str, Any] | None = None,
     critic: dict[str, Any] | None = None,
     split: dict[str, int] | None = None,
+    device: str = "cpu",
     **settings: Any,
 ) -> Iterator[ShardedTrainer]:
+    """device: cuda: each rank has the card of its number."""
     team.grow(size - 1)
     rendezvous, store = open_rendezvous("127.0.0.1")
     settings = {**SETTINGS, **settings}
     for rank, process in enumerate(team.processes[: size - 1], start=1):
         about = {"rendezvous": asdict(rendezvous), "rank": rank, "size": size, "folder": str(folder), "lora": lora}
         assert process.stdin is not None
-        about |= {"dtype": dtype, "settings": settings, "algorithm": algorithm, "critic": critic, "split": split or {}}
+        about |= {
+            "device": numbered(device, rank),
+            "dtype": dtype,
+            "settings": settings,
+            "algorithm": algorithm,
+            "critic": critic,
+            "split": split or {},
+        }
         process.stdin.write(json.dumps(about) + "\n")
         process.stdin.flush()
-    ranks = TorchRanks.lead(store, size, torch.device("cpu"), check=team.check, **(split or {}))
+    own_device = numbered(device, 0)
+    ranks = TorchRanks.lead(store, size, torch.device(own_device), check=team.check, **(split or {}))
     adapters = None if lora is None else LoraSettings(rank=lora, alpha=8)
-    chosen = ModelSettings(path=str(folder), dtype=dtype, lora=adapters)
+    chosen = ModelSettings(path=str(folder), dtype=dtype, lora=adapters, device=own_device)
     cut = shard_model(load_model(chosen, is_mapped=True), ranks.groups)
     beside = None
     if critic is not None:
@@ -94,6 +104,10 @@ def sharded(
         yield trainer
     finally:
         trainer.close()
+
+
+def numbered(device: str, rank: int) -> str:
+    return f"{device}:{rank}" if device == "cuda" else device
 
 
 def whole(

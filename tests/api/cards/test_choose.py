@@ -1,4 +1,4 @@
-"""Fourteen cases that are counted by hand in docs/cards.md, and laws over ten thousand others."""
+"""Fifteen cases that are counted by hand in docs/cards.md, and laws over ten thousand others."""
 
 import random
 
@@ -321,12 +321,14 @@ def test_ranks_are_a_multiple_of_those_of_a_row():
 
 
 def test_rows_are_cut_over_as_few_ranks_as_a_long_sequence_needs():
-    """Where nothing fits otherwise: 8 billion weights whole on eight cards, a sequence of 131,072 tokens. Where it
+    """15. Qwen3-8B, all weights, 8 x 80 GB, a sequence of 131,072 tokens: two ranks take 42.3 GB each for it. Where it
     fits, and where no such length was given, nothing is cut; a model is never cut over more ranks than it has heads."""
     long = {"context_length": 131_072, "context": None}
     assert choose(job("8b"), Cards.read("8x80"), Fixed(context_length=131_072)) is None
     plan = planned("8b", "8x80", **long)
-    assert plan.how.context > 1 and plan.how.ranks % plan.how.context == 0
+    assert (plan.how.in_host, plan.how.ranks, plan.how.context) == (True, 4, 2)
+    assert (plan.engine, plan.replicas, plan.tensor_parallel) == ("vllm", 1, 4)
+    assert gb(plan)["a row, or a step"] == 42.35
     assert plan.longest_tokens >= 131_072 and all(use.num_bytes <= 80 * GB for use in plan.uses)
     for fewer in (each for each in contexts_of(job("8b"), Fixed()) if each < plan.how.context):
         assert choose(job("8b"), Cards.read("8x80"), Fixed(**{**long, "context": fewer})) is None

@@ -63,9 +63,9 @@ def test_each_test_of_a_card_is_in_one_part() -> None:
     assert sorted(name for part in parts for name in part.tests) == sorted(tests)
     names = [part.name for part in parts]
     assert names[:6] == ["kernels", "tree", "head", "optimizer", "draws", "graphs"]
-    assert names[6:10] == ["gap", "resume", "processes", "game"]
+    assert names[6:11] == ["gap", "resume", "processes", "cards", "game"]
     kinds = ["model", "sample", "train", "step"]
-    assert names[10:] == [f"{kind}-{size}" for size in ("0.6b", "4b") for kind in kinds]
+    assert names[11:] == [f"{kind}-{size}" for size in ("0.6b", "4b") for kind in kinds]
 
 
 def test_every_part_can_be_done() -> None:

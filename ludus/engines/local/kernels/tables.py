@@ -35,6 +35,7 @@ class CardTables:
         at: list[int] = []
         pages: list[int] = []
         starts: list[int] = []
+        changed: list[tuple[list[int], int, Sequence[int]]] = []
         wanted = {id(table) for table in tables}
         for table in tables:
             row, held = self._row_of(table, wanted)
@@ -44,10 +45,12 @@ class CardTables:
             if len(table) > num_same or len(held) > num_same:
                 at += range(start + num_same, start + len(table))
                 pages += table[num_same:]
-                held[num_same:] = table[num_same:]
+                changed.append((held, num_same, table[num_same:]))
         if at:
             sent = torch.tensor([at, pages], dtype=torch.int64).to(self.page_ids.device)
             self.page_ids[sent[0]] = sent[1].int()
+        for held, num_same, more in changed:  # only now, for a full card may have refused what was sent
+            held[num_same:] = more
         return starts
 
     def _row_of(self, table: Sequence[int], wanted: set[int]) -> tuple[int, list[int]]:

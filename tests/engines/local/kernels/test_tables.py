@@ -44,3 +44,19 @@ def test_new_pages_alone_are_sent() -> None:
     running[0].append(9)
     assert tables.place(running) == starts
     assert tables.page_ids[starts[0] + 3] == 9 and tables.page_ids.eq(-1).sum() == 3 * 8 - 1
+
+
+def test_what_could_not_be_sent_is_sent_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A card without memory fails the step; nothing is taken for being there that is not."""
+    tables, running = CardTables(2, 4, CPU), [[1], [2]]
+    tables.place(running)
+    running[0] += [3, 4]
+
+    def refuse(*_: object, **__: object) -> None:
+        raise torch.OutOfMemoryError("CUDA out of memory")
+
+    with monkeypatch.context() as patch, pytest.raises(torch.OutOfMemoryError):
+        patch.setattr(torch, "tensor", refuse)
+        tables.place(running)
+    (start, _) = tables.place(running)
+    assert tables.page_ids[start : start + 3].tolist() == [1, 3, 4]
