@@ -97,7 +97,7 @@ def imported(files: Iterator[Path]) -> dict[str, Path]:
         for module in modules_of(file):
             own = CHECKOUT.joinpath(*module.split("."))
             places = (own.with_suffix(".py"), own / "__init__.py")
-            if module.split(".")[0] in ("ludus", "tests"):
+            if module.split(".")[0] in ("ludus", "ludus_vllm", "tests"):
                 todo += [place for place in places if place.is_file()]
             else:
                 found.setdefault(module.split(".")[0], file)
