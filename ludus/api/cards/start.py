@@ -37,12 +37,13 @@ ConfigT = TypeVar("ConfigT", bound=Config)
 
 _WEIGHT_BYTES = {"auto": 2, "bfloat16": 2, "float16": 2, "float32": 4}  # auto is bf16 or fp16 on a GPU
 _ENGINES = ("local", "server", "vllm")
+_CONTEXT = "trainer.context_parallel"
 _PLANNED = (
     "trainer.row_tokens",
     "trainer.activation_checkpointing",
     "trainer.optimizer.moments",
     "trainer.offload",
-    "trainer.context_parallel",
+    _CONTEXT,
     "engine.kv_bytes",
     "engine.stream_interval",
     "model.context_length",
@@ -186,8 +187,8 @@ def _as_begun(config: ConfigT) -> ConfigT | None:
         return None
     paths = {key: tuple(key.split(".")) for key in (*_PLANNED, *_PLACED)}
     # rows that were planned for some ranks of a row do not fit others
-    rows = [key for key in ("trainer.context_parallel",) if _is_given(config, key)]
-    if any(before.get(paths[key]) != _value(config, key) for key in (*_PLACED, *rows)):
+    fixed = (*_PLACED, _CONTEXT) if _is_given(config, _CONTEXT) else _PLACED
+    if any(before.get(paths[key]) != _value(config, key) for key in fixed):
         return None
     kept = [key for key in _PLANNED if paths[key] in before and not _is_given(config, key)]
     return with_settings(config, {key: before[paths[key]] for key in kept})
@@ -216,7 +217,7 @@ def _memory_keys(plan: Plan, job: Job, config: Config) -> dict[str, Any]:
     if plan.how.in_host:
         keys["trainer.offload"] = "optimizer"
     if plan.how.context > 1:
-        keys["trainer.context_parallel"] = plan.how.context
+        keys[_CONTEXT] = plan.how.context
     if plan.engine in ("local", "server", "shared"):  # the others count their pages themselves
         keys["engine.kv_bytes"] = plan.kv_bytes
     if "vllm" in (plan.engine, config.engine.kind):
@@ -306,7 +307,7 @@ def _as_started(config: Config) -> Fixed:
     return Fixed(
         ranks=trainer.ranks,
         tensor=trainer.tensor_parallel,
-        context=trainer.context_parallel if _is_given(config, "trainer.context_parallel") else None,
+        context=trainer.context_parallel if _is_given(config, _CONTEXT) else None,
         engine="shared"
         if engine.placement == "shared"
         else cast(EngineName, engine.kind if is_counted else "elsewhere"),
