@@ -104,13 +104,15 @@ def constant(given: str) -> tuple[str, str]:
 
 
 def _literal(text: str) -> str:
-    """The Python expression of a YAML value; the text itself if Python has no literal for it."""
-    try:
-        value = yaml.safe_load(text)
-        ast.literal_eval(repr(value))
-    except (yaml.YAMLError, ValueError):
-        return repr(text)
-    return repr(value)
+    """The expression of a value as Python writes it (None, 1e-5), or YAML (null, {a: 1}); else the text itself."""
+    for read in (ast.literal_eval, yaml.safe_load):
+        try:
+            value = read(text)
+            ast.literal_eval(repr(value))
+        except (SyntaxError, TypeError, ValueError, yaml.YAMLError):
+            continue
+        return repr(value)
+    return repr(text)
 
 
 def _assigned(target: ast.expr) -> tuple[str | None, bool]:

@@ -76,10 +76,14 @@ def test_a_tokenizer_is_that_of_the_model_in_its_place(tiny_model_folder: Path) 
         ("N = M = 'a'", {"N": "some text"}, "some text"),
         ("N = 'a'", {"N": "2026-11-24"}, "2026-11-24"),
         ("N = 'a'", {"N": "null"}, None),
+        ("N = 'a'", {"N": "None"}, None),
+        ("N = 1.0", {"N": "1e-5"}, 1e-5),
+        ("N = 'a'", {"N": "{'a': (1, None)}"}, {"a": (1, None)}),
+        ("N = 'a'", {"N": "{[]: 1}"}, "{[]: 1}"),
     ],
 )
 def test_constants_are_replaced(source: str, given: dict[str, str], expected: object) -> None:
-    """Values as YAML reads them; a date, for which Python has no literal, is its text."""
+    """Values as Python writes them, or YAML; a date, for which Python has no literal, is its text."""
     assert constants(source, **given)["N"] == expected
 
 

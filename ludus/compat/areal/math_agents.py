@@ -105,14 +105,16 @@ def build_math_agent() -> Any:
     }
     handoffs = [
         agents.handoff(
-            agent=agents.Agent(name=name, instructions=f"{preface}\n{task}"),
+            agent=agents.Agent(name=name, model="default", instructions=f"{preface}\n{task}"),
             tool_name_override=tool,
             tool_description_override=task,
         )
         for tool, (name, task) in parts.items()
     ]
     task = "Solve the problem with the help of the others, each of which has one task, and give the final answer."
-    return agents.Agent(name="Math Problem Solver", instructions=f"{preface}\n{task}", handoffs=handoffs)
+    return agents.Agent(
+        name="Math Problem Solver", model="default", instructions=f"{preface}\n{task}", handoffs=handoffs
+    )
 
 
 class AnthropicMathAgent(_Scored):

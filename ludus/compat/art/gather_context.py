@@ -68,4 +68,6 @@ async def wrap_group_awaitable(awaitable: Awaitable[Any]) -> Any:
     if isinstance(awaitable, TrajectoryGroup):
         return await awaitable
     found = await wrap_trajectories_awaitable(awaitable)
+    if isinstance(found, list) and (bar := get_gather_context().pbar) is not None:
+        bar.update(len(found) - 1)  # the rollout counts as one; ART's bar counts its trajectories
     return None if isinstance(found, Exception) else found

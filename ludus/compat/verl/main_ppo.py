@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import argparse
 import logging
+import re
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -31,6 +32,8 @@ logger = logging.getLogger(__name__)
 
 OWN_DEFAULTS = ("ppo_trainer", "ppo_megatron_trainer")
 """Names of verl's own default files, in whose place defaults.py stands."""
+_ESCAPED = re.compile(r"\\([\\()\[\]{}:=, ])")
+"""What Hydra reads as the character alone, in a value without quotes, which then is a text."""
 
 
 def main(arguments: Sequence[str] | None = None) -> RunSummary:
@@ -66,7 +69,11 @@ def _overridden(values: Mapping[str, Any], override: str) -> dict[str, Any]:
     """Apply an override: `key=value`, `+key=value`, `++key=value`, or `~key`, which removes a key."""
     if override.startswith("~"):
         return _without(values, override[1:].partition("=")[0].split("."))
-    path, value = parse_override(override.lstrip("+"))
+    key, _, text = override.lstrip("+").partition("=")
+    if _ESCAPED.search(text) and text[0] not in "'\"":
+        path, value = parse_override(f"{key}=")[0], _ESCAPED.sub(r"\1", text)
+    else:
+        path, value = parse_override(override.lstrip("+"))
     return with_value(values, path, value, whole=".".join(path))
 
 

@@ -47,7 +47,7 @@ def test_agents_take_what_areals_script_gives_them(
 
 
 def test_a_builder_of_agents() -> None:
-    """It hands over to four others."""
+    """It hands over to four others; all ask for the policy, and not for the model that the SDK would choose."""
     agent = import_from_string("areal.workflow.openai_agent.math_agent.build_math_agent")()
     assert [each.tool_name for each in agent.handoffs] == [
         "analyze_problem",
@@ -55,6 +55,8 @@ def test_a_builder_of_agents() -> None:
         "refine_solution",
         "verify_solution",
     ]
+    others = [asyncio.run(each.on_invoke_handoff(None, "")) for each in agent.handoffs]
+    assert {each.model for each in (agent, *others)} == {"default"}
 
 
 def test_answers_are_compared_as_mathematics() -> None:

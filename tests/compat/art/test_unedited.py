@@ -92,7 +92,7 @@ def test_a_gathering_of_ones_own() -> None:
             pair, nothing, one = await future
             assert get_gather_context() is context
         assert ([each.reward for each in pair], nothing, one.reward) == ([1, 2], None, 3)
-        assert (bar.total, bar.num, context.pbar) == (7, 3, bar)
+        assert (bar.total, bar.num, context.pbar) == (7, 4, bar)
         with pytest.raises(ValueError, match="no"), set_gather_context(GatherContext()):
             await wrap_group_awaitable(failed())
         with pytest.raises(UserError, match="no gathering of your own"):

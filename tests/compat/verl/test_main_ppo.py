@@ -33,6 +33,8 @@ def test_files_are_composed_as_hydra_does(tmp_path: Path) -> None:
         "trainer": {"new": ["a"], "logger": ["console"]},
     }
     assert read_command_line(["--config-name", "ppo_trainer", "data.seed=1"]) == {"data": {"seed": 1}}
+    quoted = read_command_line([r"+plan.modules={layers.\{*\}: 1}", r"note='a\, b'"])
+    assert quoted == {"plan": {"modules": "{layers.{*}: 1}"}, "note": r"a\, b"}
 
 
 def test_what_cannot_be_composed_is_named(tmp_path: Path) -> None:
