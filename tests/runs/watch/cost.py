@@ -10,6 +10,7 @@ import json
 import subprocess
 import sys
 import tempfile
+import time
 from contextlib import ExitStack
 from pathlib import Path
 
@@ -22,22 +23,22 @@ _SETTINGS = (f"total_train_steps={_STEPS}", "total_train_seconds=null", "eval.be
 
 def tokens_per_s(config: Path, *, watched: bool) -> float:
     """Tokens that a run samples in a second of its steps, training and publishing included."""
-    with tempfile.TemporaryDirectory() as folder, ExitStack() as stack:
-        words = ("train", str(config), "name=run", f"run_root={folder}", *_SETTINGS)
-        if watched:
-            Path(folder, "run").mkdir()
-            link = stack.enter_context(serving("watch", folder, "--no-open", "--port", "0"))
-            page = stack.enter_context(Browser(stack.enter_context(tempfile.TemporaryDirectory())))
-            page.open(link)
+    with tempfile.TemporaryDirectory() as root, ExitStack() as stack:
+        folder = Path(root, "run")
+        words = ("train", str(config), "name=run", f"run_root={root}", *_SETTINGS)
         run = subprocess.Popen([sys.executable, "-m", "ludus", *words], stdout=subprocess.DEVNULL)
+        while watched and not (folder / "run.db").exists():
+            assert run.poll() is None, "the run failed"
+            time.sleep(0.1)
         if watched:
-            page.wait_until("document.querySelector('a[href*=\"run/run\"]')", 120)
-            page.open(f"{link.partition('#')[0]}#/run/run")
+            link = stack.enter_context(serving("watch", str(folder), "--no-open", "--port", "0"))
+            page = stack.enter_context(Browser(Path(stack.enter_context(tempfile.TemporaryDirectory()))))
+            page.open(link)
             page.wait_for("Curves", timeout_s=120)
         assert run.wait() == 0, "the run failed"
         if watched:
             page.wait_until(f"document.body.innerText.match(/Step\\s+{_STEPS}\\b/)", 60)
-        lines = [json.loads(line) for line in Path(folder, "run", "metrics.jsonl").read_text().splitlines()]
+        lines = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
     steps = [line for line in lines if "engine/sampled_tokens" in line]
     return sum(line["engine/sampled_tokens"] for line in steps) / sum(line["time/step_s"] for line in steps)
 
