@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import logging
 import threading
+import time
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
@@ -21,6 +22,8 @@ from ludus.runs.watch.index import COLUMNS, EpisodeIndex, ReadEpisode, index_err
 logger = logging.getLogger(__name__)
 
 _POLL_S = 1.0
+_AGAIN_S = 5.0
+"""Between looks at episodes that are listed already; a look costs as much as a few hundred new ones."""
 _PAUSE_S = 0.002  # after each batch, so that waiting queries are answered first
 _LISTED_AT_ONCE, _READ_AT_ONCE, _CREDIT_AT_ONCE = 10_000, 40, 20_000
 _LAST = 2_000
@@ -40,6 +43,7 @@ class IndexFollower:
         self._is_begun, self._is_listed = threading.Event(), threading.Event()
         self._thread = threading.Thread(target=self._follow, name=f"ludus-index-{folder.name}", daemon=True)
         self._last_num = self._last_credit = 0
+        self._looked_at = time.monotonic()
 
     def start(self) -> None:
         self._thread.start()
@@ -84,7 +88,9 @@ class IndexFollower:
 
     def _catch_up(self, store: RunStore) -> None:
         """Update the index until there is nothing new."""
-        self._look_again(store)
+        if time.monotonic() - self._looked_at >= _AGAIN_S:
+            self._look_again(store)
+            self._looked_at = time.monotonic()
         ((newest,),) = store.rows("SELECT coalesce(max(num), 0) FROM episodes")
         below, listed = newest + 1, self._last_num
         while not self._is_closing.is_set():  # the newest first, as users look at them first

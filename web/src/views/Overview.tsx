@@ -37,6 +37,7 @@ const timeColours: Record<string, string> = {
 /** Parts of a step; the two others are of all of it, and of all steps. */
 const isPart = (name: string) => /^time\/.+_s$/.test(name) && !/^time\/(step|train_total)_s$/.test(name);
 const BETWEEN_STEPS = "time/eval_s";
+const LOOK_MS = 5000; // between looks at health, ledger and failures: a run of quick steps has no time for more
 const EPISODES_MS = 30_000; // between looks at health while no step comes: it reads all episodes that ended badly
 const ledgerColours = ["s2", "s4", "s5", "s6", "s3", "quiet"];
 
@@ -53,7 +54,7 @@ export function Overview({ run, query }: { run: Run; query: Query }) {
     [run],
   );
   const series = useSeries(run.id, names);
-  const [rounds, slow] = [useRounds(), useRounds(EPISODES_MS)];
+  const [rounds, slow] = [useRounds(LOOK_MS), useRounds(EPISODES_MS)];
   const { more } = rounds;
   const round = rounds.round + slow.round;
   useLive(run.id, { step: more, missed: more, state: more, episodes: slow.more });
