@@ -1,7 +1,7 @@
 """A model that knows the form of a move: `ludus run warm.py [GAMES]`, in the folder of ART's tic-tac-toe.
 
 It is trained on games of random legal moves by both sides, played with the example's own functions. Prints the folder
-of the weights. Without that SmolLM2-135M ends every game with its first move, and there is nothing to learn from.
+of the weights. Before, SmolLM2-135M named no legal move in its first games: equal rewards, of which nothing is learned.
 """
 
 from __future__ import annotations

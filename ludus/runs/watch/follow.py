@@ -23,7 +23,7 @@ logger = logging.getLogger(__name__)
 
 _POLL_S = 1.0
 _AGAIN_S = 5.0
-"""Between looks at episodes that are listed already; a look costs as much as a few hundred new ones."""
+"""Between looks at episodes that are listed already, each of which reads all of `_LAST`."""
 _PAUSE_S = 0.002  # after each batch, so that waiting queries are answered first
 _LISTED_AT_ONCE, _READ_AT_ONCE, _CREDIT_AT_ONCE = 10_000, 40, 20_000
 _LAST = 2_000
