@@ -25,6 +25,8 @@ MakeEngine = Callable[[], Engine]
 PROMPT = (3, 4, 5, 6, 7)
 SAMPLING = Sampling(seed=1, max_new_tokens=12)
 LONG = replace(SAMPLING, max_new_tokens=24)
+TOKEN_DELAY_S = 0.002
+"""Of a stand-in for a server: at full speed it ends a LONG answer before a pause can find it unfinished."""
 ALLOWED = (range(40, 46), range(46, 51), (60,))
 GRAMMAR = "start: <[40-45]> <[46-50]> <[60]>"
 """Token by token what is allowed, and the same as a grammar; the checks know no text."""

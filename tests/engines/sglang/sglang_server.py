@@ -45,9 +45,10 @@ class StandIn:
         is_incremental: bool = True,
         info: Mapping[str, Any] | None = None,
         api_key: str | None = None,
+        token_delay_s: float = 0.0,
     ) -> None:
         """info: what differs in what the server says of how it was started."""
-        self.engine = ScriptedEngine(answers, tokenizer, context_length=CONTEXT)
+        self.engine = ScriptedEngine(answers, tokenizer, context_length=CONTEXT, token_delay_s=token_delay_s)
         self.asked: list[dict[str, Any]] = []
         self.loaded: list[tuple[str, tuple[str, ...]]] = []
         """Label and names of the weights that were loaded."""

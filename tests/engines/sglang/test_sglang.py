@@ -20,7 +20,7 @@ from ludus.engines.weights import WeightFiles
 from ludus.errors import BackendError, ConfigError, UserError
 from ludus.text.tokenizer import Tokenizer
 from ludus.types import Call, Sampling
-from tests.engines.contract import ALLOWED, CHECKS, GRAMMAR, SAMPLING, NoNewWeights, call
+from tests.engines.contract import ALLOWED, CHECKS, GRAMMAR, SAMPLING, TOKEN_DELAY_S, NoNewWeights, call
 from tests.engines.sglang.sglang_server import CONTEXT, NUM_CACHED, RECORD, StandIn, serving
 
 
@@ -46,7 +46,7 @@ def files(tmp_path: Path) -> WeightFiles:
 
 @pytest.fixture(params=[True, False], ids=["new tokens", "all tokens"])
 def stand_in(tokenizer: Tokenizer, request: pytest.FixtureRequest) -> StandIn:
-    return StandIn(_improvise, tokenizer, is_incremental=request.param)
+    return StandIn(_improvise, tokenizer, is_incremental=request.param, token_delay_s=TOKEN_DELAY_S)
 
 
 @pytest.fixture

@@ -9,6 +9,7 @@ import pytest
 
 from ludus.engines.weights import WeightFiles
 from ludus.text.tokenizer import Tokenizer
+from tests.engines.contract import TOKEN_DELAY_S
 from tests.engines.vllm.vllm_server import StandIn, improvise, serving
 
 
@@ -19,7 +20,7 @@ def tokenizer(tokenizer_folder: Path) -> Tokenizer:
 
 @pytest.fixture
 def stand_in(tokenizer: Tokenizer) -> StandIn:
-    return StandIn(improvise, tokenizer)
+    return StandIn(improvise, tokenizer, token_delay_s=TOKEN_DELAY_S)
 
 
 @pytest.fixture

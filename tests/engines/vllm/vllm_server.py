@@ -44,6 +44,7 @@ WEIGHT_PATHS = (
     *("/init_weight_transfer_engine", "/start_weight_update", "/update_weights", "/finish_weight_update"),
     *("/v1/load_lora_adapter", "/reset_prefix_cache"),
 )
+_NO_TOKENS = TokenChunk((), (), ())
 _SAME_NAME = (
     *("temperature", "top_p", "top_k", "min_p", "presence_penalty", "frequency_penalty", "repetition_penalty"),
     *("seed", "stop", "stop_token_ids", "ignore_eos"),
@@ -112,8 +113,9 @@ class StandIn:
         dev_mode: bool = True,
         api_key: str | None = None,
         context: int = CONTEXT,
+        token_delay_s: float = 0.0,
     ) -> None:
-        self.engine = ScriptedEngine(answers, tokenizer, context_length=context)
+        self.engine = ScriptedEngine(answers, tokenizer, context_length=context, token_delay_s=token_delay_s)
         self.version = "0.32.0"
         self.asked: list[dict[str, Any]] = []
         self.read_as: Callable[[str], Sequence[int]] = tokenizer.encode
@@ -267,15 +269,15 @@ class StandIn:
         chunks: asyncio.Queue[TokenChunk | None] = asyncio.Queue()
         sampling = asyncio.create_task(self.engine.generate(call, chunks.put_nowait))
         sampling.add_done_callback(lambda _: chunks.put_nowait(None))
-        held: TokenChunk | None = None  # the last tokens come with the reason why they are the last
-        wanted = 1
+        held, wanted = _NO_TOKENS, 1
         try:
             while (chunk := await chunks.get()) is not None:
-                if held is not None and len(held.token_ids) >= wanted:
+                held = _together(held, chunk)
+                # the last tokens come with the reason why they are the last
+                if len(held.token_ids) >= wanted and not sampling.done():
                     yield self._event(call, held, None)
-                    held, wanted = None, interval
-                held = chunk if held is None else _together(held, chunk)
-            yield self._event(call, held or TokenChunk((), (), ()), await sampling)
+                    held, wanted = _NO_TOKENS, interval
+            yield self._event(call, held, await sampling)
             usage = {"prompt_tokens": len(call.prompt_ids), "prompt_tokens_details": {"cached_tokens": NUM_CACHED}}
             yield f"data: {json.dumps({'request_id': call.id, 'choices': [], 'usage': usage})}\n\n"
         except LudusError as error:
